@@ -1,0 +1,18 @@
+"""Training and its closed-form twins, all returned as one `Trajectory`."""
+
+from kontrast.dynamics.descent import gradient_descent
+from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
+from kontrast.dynamics.problem import Problem, contrastive_problem
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory
+
+__all__ = [
+    "Problem",
+    "Recorder",
+    "Snapshot",
+    "Status",
+    "Trajectory",
+    "contrastive_problem",
+    "fixed_kernel_descent",
+    "fixed_kernel_flow",
+    "gradient_descent",
+]

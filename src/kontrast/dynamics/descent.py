@@ -1,0 +1,158 @@
+"""Gradient descent of a pure function, full-batch or in mini-batches, layers on the Grassmannian where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.dynamics.problem import Problem
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
+from kontrast.errors import InputError, require_positive
+from kontrast.linalg import grassmann_step, grassmann_tangent, orthonormality_error
+from kontrast.nets import PureFunction
+
+
+def gradient_descent(
+    function: PureFunction,
+    parameters: Mapping[str, Tensor],
+    problem: Problem,
+    *,
+    learning_rate: float | Mapping[str, float],
+    n_steps: int,
+    record_at: Collection[int] | None = None,
+    recorders: Mapping[str, Recorder] | None = None,
+    keep_outputs: bool = False,
+    keep_parameters: bool = False,
+    tolerance: float = 0.0,
+    batch_size: int | None = None,
+    generator: torch.Generator | None = None,
+    orthonormal: Collection[str] = (),
+) -> Trajectory:
+    r"""$\theta_{t+1} = \theta_t - \eta \nabla L(\theta_t)$ from `parameters`, which are copied, not changed.
+
+    Args:
+        function: f(parameters, x), as `kontrast.nets.pure_function` or `Linearized` make it.
+        parameters: the starting point, by name.
+        problem: inputs and objective.
+        learning_rate: one η, or one per parameter name (every parameter must have one; 0 freezes it).
+        n_steps: the number of steps.
+        record_at: the steps to record (default: the first and the last).
+        recorders: functions of the `Snapshot`, by name.
+        keep_outputs: keep the outputs at the recorded steps.
+        keep_parameters: keep the parameters at the recorded steps.
+        tolerance: stop once the gradient norm (on the Grassmannian: of its tangent part) is below it; 0 never does.
+        batch_size: mini-batches of that many samples in shuffled epochs; None is the full batch.
+        generator: shuffles the mini-batches; required with `batch_size`.
+        orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)).
+    """
+    if tolerance < 0:
+        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
+    tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
+    rates = _rates(learning_rate, parameters)
+    _check_frames(orthonormal, parameters)
+    batches = _batches(problem, batch_size, generator)
+    return run(_NetworkDescent(function, parameters, problem, rates, set(orthonormal), batches), tape, tolerance=tolerance)
+
+
+class _NetworkDescent:
+    def __init__(
+        self,
+        function: PureFunction,
+        parameters: Mapping[str, Tensor],
+        problem: Problem,
+        rates: dict[str, float],
+        orthonormal: set[str],
+        batches: Iterator[Problem],
+    ) -> None:
+        self.function, self.problem, self.rates, self.orthonormal = function, problem, rates, orthonormal
+        self.parameters = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
+        self.batches = batches
+
+    def loss(self) -> Tensor:
+        self.batch = next(self.batches)
+        with torch.enable_grad():
+            self.outputs = self.function(self.parameters, self.batch.inputs)
+            self.value = self.batch.objective(self.outputs)
+        self.gradients: dict[str, Tensor] | None = None
+        return self.value.detach()
+
+    def gradient_norm(self) -> float:
+        squares = [float(self._tangent(name, g).pow(2).sum()) for name, g in self._gradients().items()]
+        return float(sum(squares) ** 0.5)
+
+    def update(self) -> None:
+        with torch.no_grad():
+            for name, gradient in self._gradients().items():
+                parameter = self.parameters[name]
+                if name in self.orthonormal:
+                    parameter.copy_(grassmann_step(parameter, gradient, learning_rate=self.rates[name]))
+                else:
+                    parameter.sub_(gradient, alpha=self.rates[name])
+
+    def snapshot(self, step: int) -> Snapshot:
+        # A full batch's forward pass is already the answer, unless the parameters have moved since.
+        outputs = self.outputs
+        if self.batch is not self.problem:
+            with torch.no_grad():
+                outputs = self.function(self.parameters, self.problem.inputs)
+        return Snapshot(step, outputs.detach(), {name: p.detach() for name, p in self.parameters.items()})
+
+    def _gradients(self) -> dict[str, Tensor]:
+        if self.gradients is None:
+            rows = torch.autograd.grad(self.value, list(self.parameters.values()))
+            self.gradients = dict(zip(self.parameters, rows, strict=True))
+        return self.gradients
+
+    def _tangent(self, name: str, gradient: Tensor) -> Tensor:
+        return grassmann_tangent(self.parameters[name].detach(), gradient) if name in self.orthonormal else gradient
+
+
+def _rates(learning_rate: float | Mapping[str, float], parameters: Mapping[str, Tensor]) -> dict[str, float]:
+    if not isinstance(learning_rate, Mapping):
+        require_positive(learning_rate=learning_rate)
+        return dict.fromkeys(parameters, float(learning_rate))
+    unknown, missing = set(learning_rate) - set(parameters), set(parameters) - set(learning_rate)
+    if unknown or missing:
+        raise InputError(
+            f"learning rates must name every parameter once; unknown: {sorted(unknown)}, missing: {sorted(missing)}; "
+            f"the parameters are {list(parameters)}"
+        )
+    for name, rate in learning_rate.items():
+        if rate != 0:
+            require_positive(**{f"learning rate of {name}": rate})
+    return {name: float(learning_rate[name]) for name in parameters}
+
+
+def _check_frames(orthonormal: Collection[str], parameters: Mapping[str, Tensor]) -> None:
+    for name in orthonormal:
+        if name not in parameters:
+            raise InputError(f"no parameter is called {name!r}; the parameters are {list(parameters)}")
+        W = parameters[name].detach()
+        if W.ndim != 2 or W.shape[0] < W.shape[1] or orthonormality_error(W) > 1e-4:
+            raise InputError(
+                f"{name!r} must start with orthonormal columns, got shape {tuple(W.shape)} with an error above 1e-4; "
+                f"start from linalg.qr_retraction or an MLP with parametrization='orthogonal'"
+            )
+
+
+def _batches(problem: Problem, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Problem]:
+    """The problem itself for ever, or its mini-batches, every epoch shuffled anew; a short last batch is kept."""
+    if batch_size is None:
+        return iter(lambda: problem, None)
+    if problem.subset is None:
+        raise InputError("this problem has no samples to split into mini-batches; use batch_size=None")
+    if not 1 <= batch_size <= problem.size:
+        raise InputError(f"batch_size must lie between 1 and the {problem.size} samples, got {batch_size}")
+    if generator is None:
+        raise InputError("mini-batches are random: pass generator=torch.Generator().manual_seed(…)")
+    return _shuffled(problem, batch_size, generator)
+
+
+def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator) -> Iterator[Problem]:
+    assert problem.subset is not None
+    while True:
+        order = torch.randperm(problem.size, generator=generator, device=generator.device)
+        for rows in order.split(batch_size):
+            yield problem.subset(rows)

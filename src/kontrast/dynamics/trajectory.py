@@ -1,0 +1,140 @@
+"""One `Trajectory` for every kind of descent, and the loop that all discrete ones share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.nets import Parameters
+
+
+class Status(Enum):
+    """How a run ended; the value is the advice."""
+
+    CONVERGED = "the gradient norm fell below `tolerance`"
+    STEP_LIMIT = "ran all `n_steps`; raise `n_steps` to go on"
+    DIVERGED = "values overflowed at `stopped_at`; expected for dot-product losses (paper A, Prop. 10)"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The run at one step, as recorders see it; the tensors are live, so copy what you keep."""
+
+    step: int
+    outputs: Tensor  # (m, z) at the problem's inputs
+    parameters: Mapping[str, Tensor]  # empty where outputs evolve without parameters
+
+
+Recorder = Callable[[Snapshot], Tensor | float]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """A finished run. Row k of every record, of `outputs` and of `parameters` belongs to `steps[k]`.
+
+    `losses[t]` is the loss before step t + 1, so `losses[0]` is the loss at the start; a diverged run ends with the
+    non-finite loss. Losses of mini-batch runs are those of the batches.
+    """
+
+    steps: tuple[int, ...]
+    losses: Tensor
+    status: Status
+    stopped_at: int
+    final_outputs: Tensor
+    final_parameters: Parameters
+    records: dict[str, Tensor] = field(default_factory=dict)
+    outputs: Tensor | None = None
+    parameters: Parameters | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """What to write down, and when. `at=None` means the first and the last step."""
+
+    n_steps: int
+    at: Collection[int] | None = None
+    recorders: Mapping[str, Recorder] = field(default_factory=dict)
+    keep_outputs: bool = False
+    keep_parameters: bool = False
+
+    def __post_init__(self) -> None:
+        if self.n_steps < 0:
+            raise InputError(f"n_steps must be 0 or more, got {self.n_steps}")
+        outside = [step for step in self.steps if not 0 <= step <= self.n_steps]
+        if outside:
+            raise InputError(f"can only record at steps 0 … {self.n_steps}, got {outside[0]}; raise n_steps or drop it")
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps at which to record."""
+        return {0, self.n_steps} if self.at is None else set(self.at)
+
+    def keep(self, snapshot: Snapshot) -> Snapshot:
+        """Copies of what was asked to be kept, and no reference to the rest."""
+        return Snapshot(
+            step=snapshot.step,
+            outputs=snapshot.outputs.detach().clone() if self.keep_outputs else torch.empty(0),
+            parameters={k: p.detach().clone() for k, p in snapshot.parameters.items()} if self.keep_parameters else {},
+        )
+
+
+class Stepper(Protocol):
+    """A point that descends: the loss there, the gradient's norm, and one step."""
+
+    def loss(self) -> Tensor:
+        """The loss at the current point, of this step's batch."""
+
+    def gradient_norm(self) -> float:
+        """The norm of that loss's gradient."""
+
+    def update(self) -> None:
+        """Make the step."""
+
+    def snapshot(self, step: int) -> Snapshot:
+        """The current point, for recorders."""
+
+
+def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
+    """The loop of every discrete descent: evaluate, stop if the loss overflowed, record, test, step."""
+    losses: list[float] = []
+    seen: list[Snapshot] = []
+    records: dict[str, list[Tensor]] = {name: [] for name in tape.recorders}
+    status, wanted = Status.STEP_LIMIT, tape.steps
+    for step in range(tape.n_steps + 1):
+        losses.append(float(stepper.loss()))
+        if not math.isfinite(losses[-1]):
+            status = Status.DIVERGED
+            break
+        if step in wanted:
+            snapshot = stepper.snapshot(step)
+            for name, recorder in tape.recorders.items():
+                records[name].append(torch.as_tensor(recorder(snapshot)).detach().cpu())
+            seen.append(tape.keep(snapshot))
+        if tolerance > 0 and stepper.gradient_norm() < tolerance:
+            status = Status.CONVERGED
+            break
+        if step < tape.n_steps:
+            stepper.update()
+    last = stepper.snapshot(step)
+    return Trajectory(
+        steps=tuple(snapshot.step for snapshot in seen),
+        losses=torch.tensor(losses, dtype=torch.float64),
+        status=status,
+        stopped_at=step,
+        records={name: torch.stack(rows) for name, rows in records.items() if rows},
+        outputs=torch.stack([s.outputs for s in seen]) if seen and tape.keep_outputs else None,
+        parameters=_stack([s.parameters for s in seen]) if seen and tape.keep_parameters else None,
+        final_outputs=last.outputs.detach().clone(),
+        final_parameters={name: p.detach().clone() for name, p in last.parameters.items()},
+    )
+
+
+def _stack(rows: Sequence[Mapping[str, Tensor]]) -> Parameters:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

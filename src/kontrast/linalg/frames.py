@@ -1,0 +1,59 @@
+"""Orthonormal frames W (M × Z, W^T W = I): random ones, retractions, and the Grassmannian descent step."""
+
+from __future__ import annotations
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+
+
+def random_frame(
+    n_rows: int, n_columns: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """A frame drawn uniformly (Haar measure): the QR factor of a Gaussian matrix with R's diagonal positive."""
+    _check_tall(n_rows, n_columns)
+    gaussian = torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64, device=generator.device)
+    return qr_retraction(gaussian).to(dtype)
+
+
+def qr_retraction(matrix: Tensor) -> Tensor:
+    """The orthonormal factor Q of `matrix`, made unique (and smooth in `matrix`) by a positive diagonal of R."""
+    _check_tall(*matrix.shape)
+    q, r = torch.linalg.qr(matrix)
+    sign = torch.where(r.diagonal() < 0, -1.0, 1.0).to(q.dtype)
+    return q * sign
+
+
+def polar_retraction(matrix: Tensor) -> Tensor:
+    """The frame nearest to `matrix` in Frobenius norm: its polar factor U V^T."""
+    _check_tall(*matrix.shape)
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ vh
+
+
+def grassmann_tangent(frame: Tensor, gradient: Tensor) -> Tensor:
+    """(I − W W^T) G: the gradient on the Grassmannian (Edelman et al. 1998; paper A, footnote 7)."""
+    return gradient - frame @ (frame.mT @ gradient)
+
+
+def grassmann_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> Tensor:
+    """One step of Grassmannian gradient descent: tangent projection, then QR retraction.
+
+    A QR factor of the raw step W − ηG, without the projection, is not a descent method (claims B.thm2).
+    """
+    return qr_retraction(frame - learning_rate * grassmann_tangent(frame, gradient))
+
+
+def orthonormality_error(frame: Tensor) -> float:
+    """max |W^T W − I|, the distance from being a frame."""
+    gram = frame.mT @ frame
+    return float((gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max())
+
+
+def _check_tall(n_rows: int, n_columns: int) -> None:
+    if n_rows < n_columns:
+        raise InputError(
+            f"a frame needs at least as many rows as columns, got {n_rows} x {n_columns}; "
+            f"raise the width to {n_columns} or lower the output dimension to {n_rows}"
+        )

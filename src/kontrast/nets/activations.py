@@ -1,0 +1,114 @@
+"""Pointwise activations φ with φ' and φ'' in closed form (autograd would give φ'' = 0 at kinks silently too)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+
+Pointwise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """φ and its first two derivatives; calling it applies φ.
+
+    `smooth` says whether φ'' exists everywhere (paper A, Assumption 5). For ReLU-like activations φ'' is the zero
+    that holds almost everywhere and `smooth` is False, so that bounds which need β_φ can refuse.
+    """
+
+    name: str
+    value: Pointwise
+    first: Pointwise
+    second: Pointwise
+    smooth: bool
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """φ(a)."""
+        return self.value(a)
+
+    def __repr__(self) -> str:
+        return f"Activation({self.name!r})"
+
+
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # standard normal density at 0
+_ERF_SLOPE = 2 / math.sqrt(math.pi)  # erf'(0)
+
+
+def _normal_density(a: Tensor) -> Tensor:
+    return _DENSITY * torch.exp(-0.5 * a * a)
+
+
+def _sigmoid_first(a: Tensor) -> Tensor:
+    s = torch.sigmoid(a)
+    return s * (1 - s)
+
+
+def _sigmoid_second(a: Tensor) -> Tensor:
+    s = torch.sigmoid(a)
+    return s * (1 - s) * (1 - 2 * s)
+
+
+def _tanh_second(a: Tensor) -> Tensor:
+    t = torch.tanh(a)
+    return -2 * t * (1 - t * t)
+
+
+def leaky_relu(slope: float = 0.01) -> Activation:
+    """max(a, slope·a) for a slope in [0, 1]; 0 is ReLU, 1 is linear."""
+    if not 0 <= slope <= 1:
+        raise InputError(f"leaky_relu needs a slope between 0 and 1, got {slope}")
+    return Activation(
+        name="leaky_relu" if slope == 0.01 else f"leaky_relu:{slope:g}",
+        value=lambda a: F.leaky_relu(a, slope),
+        first=lambda a: torch.where(a > 0, 1.0, slope).to(a.dtype),
+        second=torch.zeros_like,
+        smooth=slope == 1,
+    )
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    act.name: act
+    for act in (
+        Activation("relu", torch.relu, lambda a: (a > 0).to(a.dtype), torch.zeros_like, smooth=False),
+        Activation("tanh", torch.tanh, lambda a: 1 - torch.tanh(a) ** 2, _tanh_second, smooth=True),
+        Activation("sigmoid", torch.sigmoid, _sigmoid_first, _sigmoid_second, smooth=True),
+        Activation(
+            "erf",
+            torch.erf,
+            lambda a: _ERF_SLOPE * torch.exp(-a * a),
+            lambda a: -2 * _ERF_SLOPE * a * torch.exp(-a * a),
+            smooth=True,
+        ),
+        Activation(  # a·Φ(a), exact: φ' = Φ + a·n(a), φ'' = (2 − a²)·n(a) with n the normal density
+            "gelu",
+            F.gelu,
+            lambda a: torch.special.ndtr(a) + a * _normal_density(a),
+            lambda a: (2 - a * a) * _normal_density(a),
+            smooth=True,
+        ),
+        leaky_relu(),
+        Activation("linear", lambda a: a, torch.ones_like, torch.zeros_like, smooth=True),
+    )
+}
+
+
+def activation_from(activation: str | Activation) -> Activation:
+    """An activation by name ("relu", "leaky_relu:0.2", …) or as it is."""
+    if isinstance(activation, Activation):
+        return activation
+    name, _, argument = activation.partition(":")
+    if name == "leaky_relu" and argument:
+        try:
+            return leaky_relu(float(argument))
+        except ValueError:
+            raise InputError(f"activation {activation!r} needs a slope between 0 and 1, as in 'leaky_relu:0.2'") from None
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    return ACTIVATIONS[activation]

@@ -1,0 +1,69 @@
+"""Any `nn.Module` as a pure function of its parameters, and its linearisation around a parameter point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call, jvp, vjp
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+
+Parameters = dict[str, Tensor]
+PureFunction = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+
+
+def parameters_of(module: nn.Module) -> Parameters:
+    """A detached copy of the module's parameters by name; nothing that is done to it changes the module."""
+    parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
+    if not parameters:
+        raise InputError(f"{type(module).__name__} has no parameters, so there is nothing to train or linearise")
+    return parameters
+
+
+def pure_function(module: nn.Module) -> PureFunction:
+    """f(parameters, x) for any module; its buffers (running statistics, say) are copied now and never change."""
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+
+    def function(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        # Fresh buffer copies: a module in train mode writes to its buffers, which would make this function impure.
+        state = {**parameters, **{name: b.clone() for name, b in buffers.items()}}
+        output = functional_call(module, state, (x,))
+        if not isinstance(output, Tensor):
+            raise InputError(f"{type(module).__name__} must return one tensor, got {type(output).__name__}")
+        return output
+
+    return function
+
+
+@dataclass(frozen=True, eq=False)
+class Linearized:
+    r"""$f_{lin}(x; \theta) = f(x; \theta_0) + J(x)(\theta - \theta_0)$, a pure function like the one it linearises.
+
+    It has its own parameters, which start at $\theta_0$, so that it is trained by the same descent as the network; its
+    tangent kernel is $J J^\top$ at $\theta_0$ for ever (paper D, Sec. on linearised networks; paper A, Lemma 9).
+    """
+
+    function: PureFunction
+    origin: Parameters
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Linearized:
+        """The linearisation of a module around the parameters it has now."""
+        return cls(pure_function(module), parameters_of(module))
+
+    def __call__(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """f_lin(x; parameters), by one forward-mode derivative."""
+        step = {name: parameters[name] - origin for name, origin in self.origin.items()}
+        value, slope = jvp(lambda p: self.function(p, x), (self.origin,), (step,))
+        return torch.add(value, slope)
+
+    def kernel_product(self, x: Tensor, cotangent: Tensor) -> Tensor:
+        """K v = J (J^T v) at the origin for v of the shape of f(x), without forming J or K."""
+        _, pullback = vjp(lambda p: self.function(p, x), self.origin)
+        (direction,) = pullback(cotangent)
+        _, product = jvp(lambda p: self.function(p, x), (self.origin,), (direction,))
+        return torch.as_tensor(product)

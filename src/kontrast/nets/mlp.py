@@ -1,0 +1,105 @@
+"""The papers' fully connected network without biases, in three parametrisations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.linalg import qr_retraction
+from kontrast.nets.activations import Activation, activation_from
+
+PARAMETRIZATIONS = ("ntk", "standard", "orthogonal")
+
+
+class MLP(nn.Module):
+    r"""$f(x) = s\,W^\top \phi(V_L \cdots \phi(V_1 x))$ with `depth` hidden layers of `width` units.
+
+    Shapes are the papers': every hidden $V$ is (out, in), the output $W$ is (width, d_out), so that `depth=1` is paper
+    A's (2) and paper B's $u(x) = W_2^\top \phi(W_1 x)$, and an orthonormal layer has orthonormal columns.
+
+    * "ntk": all entries N(0, 1); every layer but the first is divided by √width.
+    * "standard": entries N(0, 1/fan_in), no factors.
+    * "orthogonal": Haar-distributed semi-orthogonal layers, no factors (paper B); the output has orthonormal columns,
+      a hidden layer orthonormal columns, or rows where it is wider than tall.
+
+    Numbers are drawn in float64 on the CPU from `generator` and then rounded, so a net is the same on every device and,
+    to rounding, in every number type. Without a generator the seed is 0: the same call gives the same net.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        width: int,
+        d_out: int,
+        *,
+        depth: int = 1,
+        activation: str | Activation = "relu",
+        parametrization: str = "ntk",
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        _check_sizes(d_in=d_in, width=width, d_out=d_out, depth=depth)
+        if parametrization not in PARAMETRIZATIONS:
+            raise InputError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}")
+        if parametrization == "orthogonal" and width < d_out:
+            raise InputError(
+                f"an orthogonal net needs width >= output dimension, got width {width} < {d_out}; "
+                f"raise the width or lower the output dimension"
+            )
+        self.d_in, self.width, self.d_out, self.depth = d_in, width, d_out, depth
+        self.activation = activation_from(activation)
+        self.parametrization = parametrization
+        generator = generator if generator is not None else torch.Generator().manual_seed(0)
+
+        def draw(n_out: int, n_in: int, fan_in: int) -> nn.Parameter:
+            gaussian = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64, device=generator.device)
+            if parametrization == "standard":
+                gaussian /= math.sqrt(fan_in)
+            elif parametrization == "orthogonal":
+                gaussian = qr_retraction(gaussian) if n_out >= n_in else qr_retraction(gaussian.mT).mT
+            return nn.Parameter(gaussian.to(device=device, dtype=dtype).contiguous())
+
+        fan_ins = [d_in] + [width] * (depth - 1)
+        self.hidden = nn.ParameterList([draw(width, fan_in, fan_in) for fan_in in fan_ins])
+        self.output = draw(width, d_out, width)
+
+    @property
+    def scales(self) -> list[float]:
+        """The factor in front of each layer, the output's last."""
+        factor = 1 / math.sqrt(self.width) if self.parametrization == "ntk" else 1.0
+        return [1.0] + [factor] * self.depth
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d_in) → (n, d_out); images are flattened."""
+        *hidden_scales, scale = self.scales
+        h = x.flatten(1)
+        for factor, V in zip(hidden_scales, self.hidden, strict=True):
+            a = h @ V.mT
+            h = self.activation(a if factor == 1.0 else factor * a)
+        out = h @ self.output
+        return out if scale == 1.0 else scale * out
+
+    def layers(self, parameters: Mapping[str, Tensor] | None = None) -> tuple[list[Tensor], Tensor]:
+        """The hidden matrices [V_1, …, V_L] and W, of this net or of other `parameters` by this net's names."""
+        if parameters is None:
+            return [V.detach() for V in self.hidden], self.output.detach()
+        return [parameters[f"hidden.{i}"] for i in range(self.depth)], parameters["output"]
+
+    def extra_repr(self) -> str:
+        """What the net is, for `print(net)`."""
+        return (
+            f"{self.d_in} → {self.depth} × {self.width} → {self.d_out}, {self.activation.name}, {self.parametrization}"
+        )
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{name} must be at least 1, got {size}")
