@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-TOLERANCE = {torch.float64: dict(rtol=1e-11, atol=1e-12), torch.float32: dict(rtol=2e-5, atol=1e-6)}
+TOLERANCE = {torch.float64: {"rtol": 1e-11, "atol": 1e-12}, torch.float32: {"rtol": 2e-5, "atol": 1e-6}}
 DTYPES = [torch.float64, torch.float32]
 
 

@@ -22,14 +22,14 @@ def qr_retraction(matrix: Tensor) -> Tensor:
     _check_tall(*matrix.shape)
     q, r = torch.linalg.qr(matrix)
     sign = torch.where(r.diagonal() < 0, -1.0, 1.0).to(q.dtype)
-    return q * sign
+    return torch.mul(q, sign)
 
 
 def polar_retraction(matrix: Tensor) -> Tensor:
     """The frame nearest to `matrix` in Frobenius norm: its polar factor U V^T."""
     _check_tall(*matrix.shape)
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
-    return u @ vh
+    return torch.matmul(u, vh)
 
 
 def grassmann_tangent(frame: Tensor, gradient: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def grassmann_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> 
 
 
 def orthonormality_error(frame: Tensor) -> float:
-    """max |W^T W − I|, the distance from being a frame."""
+    """The largest entry of |W^T W − I|, the distance from being a frame."""
     gram = frame.mT @ frame
     return float((gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max())
 

@@ -67,7 +67,7 @@ def leaky_relu(slope: float = 0.01) -> Activation:
     return Activation(
         name="leaky_relu" if slope == 0.01 else f"leaky_relu:{slope:g}",
         value=lambda a: F.leaky_relu(a, slope),
-        first=lambda a: torch.where(a > 0, 1.0, slope).to(a.dtype),
+        first=lambda a: torch.where(a > 0, torch.ones_like(a), slope),
         second=torch.zeros_like,
         smooth=slope == 1,
     )
@@ -108,7 +108,9 @@ def activation_from(activation: str | Activation) -> Activation:
         try:
             return leaky_relu(float(argument))
         except ValueError:
-            raise InputError(f"activation {activation!r} needs a slope between 0 and 1, as in 'leaky_relu:0.2'") from None
+            raise InputError(
+                f"activation {activation!r} needs a slope between 0 and 1, as in 'leaky_relu:0.2'"
+            ) from None
     if activation not in ACTIVATIONS:
         raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     return ACTIVATIONS[activation]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.func import functional_call, jvp, vjp
 
@@ -58,12 +57,16 @@ class Linearized:
     def __call__(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """f_lin(x; parameters), by one forward-mode derivative."""
         step = {name: parameters[name] - origin for name, origin in self.origin.items()}
-        value, slope = jvp(lambda p: self.function(p, x), (self.origin,), (step,))
-        return torch.add(value, slope)
+        value, slope = self._jvp(x, step)
+        return value + slope
 
     def kernel_product(self, x: Tensor, cotangent: Tensor) -> Tensor:
         """K v = J (J^T v) at the origin for v of the shape of f(x), without forming J or K."""
-        _, pullback = vjp(lambda p: self.function(p, x), self.origin)
+        _, pullback = vjp(lambda p: self.function(p, x), self.origin)  # type: ignore[misc]
         (direction,) = pullback(cotangent)
-        _, product = jvp(lambda p: self.function(p, x), (self.origin,), (direction,))
-        return torch.as_tensor(product)
+        return self._jvp(x, direction)[1]
+
+    def _jvp(self, x: Tensor, direction: Parameters) -> tuple[Tensor, Tensor]:
+        # torch's stub lists the triple that has_aux=True would return.
+        value, slope = jvp(lambda p: self.function(p, x), (self.origin,), (direction,))  # type: ignore[misc]
+        return value, slope

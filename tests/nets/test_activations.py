@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis.strategies import floats, sampled_from
+from tests.cases import DTYPES
+
+from kontrast.errors import InputError
+from kontrast.nets import ACTIVATIONS, activation_from, leaky_relu
+
+NAMES = ["relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu", "linear"]
+
+
+def test_the_promised_activations_are_there() -> None:
+    assert list(ACTIVATIONS) == NAMES
+
+
+@given(name=sampled_from(NAMES), a=floats(-8, 8))
+def test_derivatives_equal_automatic_ones(name: str, a: float) -> None:
+    act, point = ACTIVATIONS[name], torch.tensor(a, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(act(point), point, create_graph=True)
+    torch.testing.assert_close(act.first(point.detach()), first.detach(), rtol=1e-9, atol=1e-12)
+    if act.smooth and name != "linear":
+        (second,) = torch.autograd.grad(first, point)
+        torch.testing.assert_close(act.second(point.detach()), second, rtol=1e-7, atol=1e-11)
+    else:
+        assert act.second(point.detach()) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_number_type_and_shape_are_kept(name: str, dtype: torch.dtype) -> None:
+    a = torch.linspace(-3, 3, 6, dtype=dtype).view(2, 3)
+    for values in (ACTIVATIONS[name](a), ACTIVATIONS[name].first(a), ACTIVATIONS[name].second(a)):
+        assert values.dtype == dtype
+        assert values.shape == a.shape
+
+
+def test_leaky_relu_takes_a_slope() -> None:
+    a = torch.tensor([-2.0, 3.0])
+    assert activation_from("leaky_relu:0.25")(a).tolist() == [-0.5, 3.0]
+    assert leaky_relu(0.25).name == "leaky_relu:0.25"
+
+
+@pytest.mark.parametrize("name", ["relo", "leaky_relu:2", "leaky_relu:x", ""])
+def test_unknown_activations_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"must be one of relu, tanh|slope"):
+        activation_from(name)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis.strategies import integers, sampled_from
+from tests.cases import TOLERANCE, generator, randn
+
+from kontrast.errors import InputError
+from kontrast.linalg import orthonormality_error
+from kontrast.nets import MLP, PARAMETRIZATIONS
+
+
+def slow_forward(net: MLP, x: torch.Tensor) -> torch.Tensor:
+    """Unit by unit, as the formula reads."""
+    V, W = net.layers()
+    rows = []
+    for point in x.flatten(1):
+        h = point
+        for layer, V_l in enumerate(V):
+            divisor = math.sqrt(net.width) if net.parametrization == "ntk" and layer else 1
+            h = torch.stack(
+                [net.activation(sum(V_l[i, j] * h[j] for j in range(len(h))) / divisor) for i in range(net.width)]
+            )
+        divisor = math.sqrt(net.width) if net.parametrization == "ntk" else 1
+        rows.append(torch.stack([sum(W[i, z] * h[i] for i in range(net.width)) / divisor for z in range(net.d_out)]))
+    return torch.stack(rows)
+
+
+@given(
+    seed=integers(0, 2**16),
+    depth=integers(1, 3),
+    width=integers(2, 6),
+    parametrization=sampled_from(PARAMETRIZATIONS),
+    activation=sampled_from(["relu", "tanh", "gelu"]),
+)
+def test_forward_is_the_formula(seed: int, depth: int, width: int, parametrization: str, activation: str) -> None:
+    shape = {"depth": depth, "activation": activation, "parametrization": parametrization}
+    net = MLP(3, width, 2, **shape, generator=generator(seed), dtype=torch.float64)
+    x = randn(4, 3, seed=seed)
+    torch.testing.assert_close(net(x), slow_forward(net, x), **TOLERANCE[torch.float64])
+
+
+def test_one_hidden_layer_is_paper_a_eq_2() -> None:
+    net = MLP(5, 7, 3, dtype=torch.float64, generator=generator(3))
+    V, W, x = net.hidden[0], net.output, randn(4, 5)
+    assert V.shape == (7, 5)
+    assert W.shape == (7, 3)
+    for n in range(4):
+        torch.testing.assert_close(net(x)[n], W.T @ torch.relu(V @ x[n]) / math.sqrt(7), **TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("parametrization, spread", [("ntk", (1.0, 1.0)), ("standard", (1 / 50, 1 / 2000))])
+def test_initial_variance(parametrization: str, spread: tuple[float, float]) -> None:
+    net = MLP(50, 2000, 40, parametrization=parametrization, generator=generator())
+    for weight, variance in zip((net.hidden[0], net.output), spread, strict=True):
+        assert float(weight.detach().var()) == pytest.approx(variance, rel=0.03)
+        assert float(weight.detach().mean()) == pytest.approx(0, abs=0.02 * math.sqrt(variance))
+
+
+@given(d_in=integers(1, 12), width=integers(3, 12), seed=integers(0, 2**16))
+def test_orthogonal_layers_are_semi_orthogonal(d_in: int, width: int, seed: int) -> None:
+    net = MLP(d_in, width, 3, depth=2, parametrization="orthogonal", generator=generator(seed), dtype=torch.float64)
+    V, W = net.layers()
+    assert orthonormality_error(W) < 1e-12
+    for V_l in V:
+        assert orthonormality_error(V_l if V_l.shape[0] >= V_l.shape[1] else V_l.mT) < 1e-12
+
+
+def test_same_seed_same_net_in_every_number_type() -> None:
+    one = MLP(4, 6, 2, depth=2, generator=generator(5), dtype=torch.float64)
+    two = MLP(4, 6, 2, depth=2, generator=generator(5), dtype=torch.float32)
+    other = MLP(4, 6, 2, depth=2, generator=generator(6), dtype=torch.float64)
+    for a, b, c in zip(one.parameters(), two.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a.float(), b)
+        assert not torch.equal(a, c)
+
+
+def test_images_are_flattened_and_repr_tells_the_net() -> None:
+    net = MLP(12, 5, 2, depth=3, activation="tanh")
+    assert net(torch.ones(2, 3, 2, 2)).shape == (2, 2)
+    assert "12 → 3 × 5 → 2, tanh, ntk" in repr(net)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"parametrization": "mup"}, "must be one of ntk, standard, orthogonal, got 'mup'"),
+        ({"parametrization": "orthogonal", "width": 2}, "width 2 < 3; raise the width"),
+        ({"activation": "swish"}, "activation must be one of"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MLP(**{"d_in": 4, "width": 8, "d_out": 3, **options})

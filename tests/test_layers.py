@@ -1,0 +1,79 @@
+"""The house keeps its layers: each package imports only from those above it, by public name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "kontrast"
+LAYERS = [
+    {"errors", "__init__"},
+    {"_types"},
+    {"linalg"},
+    {"data", "nets", "losses"},
+    {"kernels"},
+    {"dynamics"},
+    {"spectral"},
+    {"theory"},
+    {"estimators"},
+    {"diagnosis"},
+    {"sweep"},
+    {"claims"},
+    {"report"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+CORE = {"linalg", "nets", "losses", "kernels", "dynamics", "spectral", "theory"}
+ONLY_IN = {"matplotlib": {"report"}, "jinja2": {"report"}, "typer": {"cli"}, "rich": {"cli"}, "mlxtend": {"data"}}
+STANDARD = {"torch", "numpy", "scipy", "kontrast"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            found.append(node.module or "")
+            if node.module == "kontrast":
+                found += [f"kontrast.{alias.name}" for alias in node.names if alias.name in LEVEL]
+    return found
+
+
+def test_every_package_has_a_layer() -> None:
+    assert {layer_of(path) for path in FILES} <= LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_come_from_layers_above(path: Path) -> None:
+    here = layer_of(path)
+    for name in imports_of(path):
+        top, *rest = name.split(".")
+        if top == "kontrast" and rest and rest[0] != here:
+            assert LEVEL[rest[0]] < LEVEL[here], f"{here} imports {name}, which is not above it"
+            assert len(rest) == 1, f"{path.name} reaches into {name}; import from kontrast.{rest[0]}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_libraries_stay_in_their_place(path: Path) -> None:
+    import sys
+
+    here = layer_of(path)
+    for name in {name.split(".")[0] for name in imports_of(path)} - sys.stdlib_module_names:
+        assert here in ONLY_IN.get(name, {here}), f"{name} belongs to {ONLY_IN[name]}, not to {here}"
+        if here in CORE:
+            assert name in STANDARD, f"the numerical core imports {name}"
+
+
+def test_no_name_that_explains_nothing() -> None:
+    names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(ROOT).parts}
+    assert not names & {"utils", "helpers", "common", "misc"}
