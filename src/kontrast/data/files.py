@@ -1,0 +1,277 @@
+"""Reading arrays from `.npz`, `.npy` and idx files and from a folder of these.
+
+Every way a file can be missing, cut short or wrong ends in a one-line `DataError`; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import math
+import os
+import re
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kontrast.data.conventions import Array
+from kontrast.errors import DataError, KontrastError
+
+SPLITS = ("train", "test", "all")
+FILE_KINDS = ".npz, .npy, idx such as train-images-idx3-ubyte(.gz), or a folder of these"
+
+SAMPLE_KEYS = ("x", "data", "images")
+LABEL_KEYS = ("y", "labels", "label", "targets", "target")
+IDX_NAME = re.compile(r"[-.]idx\d")
+IDX_IMAGES = re.compile(r"(^|[-_])(train|t10k|test)-images[-.]idx3")
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+# What numpy, zipfile and gzip raise on broken bytes, found by cutting, flipping and inserting bytes.
+CORRUPT = (
+    ValueError,  # numpy: wrong header, short data, pickled objects; also text that does not decode
+    EOFError,  # gzip, numpy: the file ends early
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,  # zipfile: a flipped byte can name another compression
+    RuntimeError,  # zipfile: an encrypted member; its subclass NotImplementedError: an unknown compression
+    tokenize.TokenError,  # numpy: a header that is no Python literal; so are the next two
+    SyntaxError,
+    TypeError,
+    MemoryError,  # a header that promises more than can be allocated, and the next, more than can be counted
+    OverflowError,
+    Warning,  # numpy: an oddly spelled header, where the caller turns warnings into errors
+)
+
+
+class Arrays(NamedTuple):
+    """Samples and, where the file has them, labels, as stored."""
+
+    x: Array
+    y: Array | None
+
+
+def read_arrays(path: Path, *, split: str = "train") -> Arrays:
+    """Read samples and labels from an existing file or folder.
+
+    * `.npz`: samples under x, data or images, labels under y, label(s) or target(s), in any case. With x_train and
+      x_test (or train_images and so on) `split` chooses "train", "test" or "all". A lone array is taken as samples.
+    * `NAME.npy`: labels from `NAME_labels.npy` beside it, or from `y….npy` when the name is `x….npy`.
+    * idx, plain or `.gz`: labels from the file with "images-idx3" replaced by "labels-idx1", where it exists.
+    * a folder: `x.npy`, else the idx images of `split` (train-, t10k- or test-), else its only `.npz` or `.npy`.
+
+    `split` is of no effect where the files have no splits.
+    """
+    if path.is_dir():
+        return _read_folder(path, split)
+    if path.suffix == ".npz":
+        return _read_npz(path, split)
+    if path.suffix == ".npy":
+        return _read_npy(path)
+    if IDX_NAME.search(path.name):
+        return _read_idx_pair(path)
+    raise DataError(f"{path} is of no known kind; give {FILE_KINDS}")
+
+
+def read_idx(path: Path) -> Array:
+    """The array of one idx file: two zero bytes, a type code, the number of sizes, sizes, values; all big-endian."""
+    _require_content(path)
+    with _explained(path, "complete gzip file" if path.suffix == ".gz" else "readable file"):
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES or content[3] == 0:
+        raise DataError(f"{path} starts with {content[:4].hex(' ')}, which is no idx file; give the original idx file")
+    dtype, n_sizes = np.dtype(IDX_TYPES[content[2]]), content[3]
+    start = 4 + 4 * n_sizes
+    if len(content) < start:
+        raise DataError(f"{path} is cut short inside its header of {start} bytes; download it again")
+    shape = struct.unpack(f">{n_sizes}I", content[4:start])
+    promised = math.prod(shape) * dtype.itemsize  # Python integers: sizes from broken bytes cannot overflow
+    if len(content) - start != promised:
+        raise DataError(
+            f"{path} promises {promised} bytes for shape {shape} but holds {len(content) - start}; download it again"
+        )
+    if n_sizes > 4:  # before numpy, which has a limit of its own
+        raise DataError(f"{path} holds an array of {n_sizes} dimensions; images have at most 4")
+    return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _read_idx_pair(path: Path) -> Arrays:
+    """Images and, where a label file lies beside them (compressed or not), labels."""
+    name = re.sub(r"images([-.])idx3", r"labels\1idx1", path.name).removesuffix(".gz")
+    if name == path.name.removesuffix(".gz"):  # not called images: no way to tell which labels belong to it
+        return Arrays(read_idx(path), None)
+    labels = [beside for beside in (path.with_name(name), path.with_name(name + ".gz")) if beside.is_file()]
+    return Arrays(read_idx(path), read_idx(labels[0]) if labels else None)
+
+
+def _read_npy(path: Path) -> Arrays:
+    beside = [path.with_name(f"{path.stem}_labels.npy")]
+    if path.stem.startswith("x"):
+        beside.append(path.with_name(f"y{path.stem[1:]}.npy"))
+    labels = [name for name in beside if name.is_file()]
+    return Arrays(_load_npy(path), _load_npy(labels[0]) if labels else None)
+
+
+def _load_npy(path: Path) -> Array:
+    _require_content(path)
+    with _explained(path, "complete .npy file of plain numbers"), path.open("rb") as file:
+        array = np.load(file, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path} is a zip archive of arrays; rename it to end in .npz")
+        return array
+
+
+def _read_npz(path: Path, split: str) -> Arrays:
+    _require_content(path)
+    # numpy leaves a file it opened itself open when the archive turns out broken, so it is opened here
+    with _explained(path, "complete .npz file of plain numbers"), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise DataError(f"{path} is a single array; rename it to end in .npy")
+        with archive:
+            chosen = _choose_keys(archive.files, path, split)
+            x = [archive[key] for key in chosen.x]
+            labels = {key: archive[key] for key in chosen.all_y}
+    labels = _number_text(labels)
+    return Arrays(_stack(x, path), _stack([labels[key] for key in chosen.y], path) if chosen.y else None)
+
+
+class _Keys(NamedTuple):
+    """Keys of the samples and labels asked for, one a split, and of the labels of every split."""
+
+    x: list[str]
+    y: list[str]
+    all_y: list[str]
+
+
+def _choose_keys(keys: list[str], path: Path, split: str) -> _Keys:
+    x_keys = {part: key for part in ("train", "test") if (key := _find_key(keys, SAMPLE_KEYS, part))}
+    if not x_keys:
+        x_key, y_key = _find_key(keys, SAMPLE_KEYS), _find_key(keys, LABEL_KEYS)
+        if len(keys) == 1:
+            x_key, y_key = keys[0], None
+        if x_key is None:
+            found = f"the keys {', '.join(keys)}" if keys else "no keys"
+            raise DataError(f"{path} has {found}; name the samples x (or x_train and x_test) and the labels y")
+        y = [y_key] if y_key else []
+        return _Keys([x_key], y, y)
+
+    y_keys = {part: key for part in x_keys if (key := _find_key(keys, LABEL_KEYS, part))}
+    wanted = list(x_keys) if split == "all" else [split]
+    if wanted[0] not in x_keys:
+        raise DataError(f"{path} has no x_{split} (keys: {', '.join(keys)}); ask for split={next(iter(x_keys))!r}")
+    labelled = [part for part in wanted if part in y_keys]
+    if labelled and labelled != wanted:
+        raise DataError(
+            f"{path} has labels for {labelled[0]} alone; ask for split={labelled[0]!r} or label both splits"
+        )
+    return _Keys([x_keys[part] for part in wanted], [y_keys[part] for part in labelled], list(y_keys.values()))
+
+
+def _find_key(keys: Iterable[str], names: tuple[str, ...], part: str = "") -> str | None:
+    """The first key, in the order of `names`, that is NAME, NAME_part or part_NAME, whatever its case."""
+    by_name: dict[str, str] = {}
+    for key in keys:
+        by_name.setdefault(key.lower(), key)
+    for name in names:
+        for spelling in (f"{name}_{part}", f"{part}_{name}") if part else (name,):
+            if spelling in by_name:
+                return by_name[spelling]
+    return None
+
+
+def _number_text(labels: dict[str, Array]) -> dict[str, Array]:
+    """Text labels as numbers that mean the same class in every split; other labels as they are."""
+    if not labels or any(values.dtype.kind not in "US" for values in labels.values()):
+        return labels
+    classes = np.unique(np.concatenate([values.reshape(-1) for values in labels.values()]))
+    return {key: np.searchsorted(classes, values) for key, values in labels.items()}
+
+
+def _stack(arrays: list[Array], path: Path) -> Array:
+    """The arrays one after another. Kinds must agree: bytes joined with floats would lose their scaling to [0, 1]."""
+    first = arrays[0]
+    for other in arrays[1:]:
+        if 0 in (first.ndim, other.ndim) or first.shape[1:] != other.shape[1:] or first.dtype.kind != other.dtype.kind:
+            raise DataError(
+                f"{path} has splits that do not fit together: {first.dtype} {first.shape} and "
+                f"{other.dtype} {other.shape}; ask for split='train' or split='test'"
+            )
+    return first if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _read_folder(folder: Path, split: str) -> Arrays:
+    with _explained(folder, "readable folder"):
+        files = sorted(name for name in folder.iterdir() if name.is_file())
+    if folder / "x.npy" in files:
+        return _read_npy(folder / "x.npy")
+    if any(IDX_IMAGES.search(file.name) for file in files):
+        parts = [_read_idx_pair(_idx_images(folder, files, part)) for part in _idx_parts(files, split)]
+        labels = [part.y for part in parts if part.y is not None]
+        x = _stack([part.x for part in parts], folder)
+        if labels and len(labels) < len(parts):
+            raise DataError(f"{folder} has labels for one split alone; ask for that split, or label both")
+        return Arrays(x, _stack(labels, folder) if labels else None)
+    candidates = [file for file in files if file.suffix in (".npz", ".npy") and not file.stem.endswith("_labels")]
+    if len(candidates) != 1:
+        found = ", ".join(file.name for file in files[:5]) + (", …" if len(files) > 5 else "")
+        raise DataError(
+            f"{folder} holds {found or 'no file'}; it must hold x.npy and y.npy, or train-images-idx3-ubyte and its "
+            "labels, or exactly one .npz or .npy; or give the file itself"
+        )
+    return read_arrays(candidates[0], split=split)
+
+
+def _idx_parts(files: list[Path], split: str) -> list[str]:
+    if split != "all":
+        return [split]
+    return [part for part in ("train", "test") if any(_idx_part(file) == part for file in files)]
+
+
+def _idx_part(file: Path) -> str | None:
+    """The split an idx file of images belongs to; MNIST calls its test split t10k."""
+    match = IDX_IMAGES.search(file.name)
+    return None if match is None else "train" if match[2] == "train" else "test"
+
+
+def _idx_images(folder: Path, files: list[Path], part: str) -> Path:
+    """The one file of images for a split; a compressed twin of the same file does not count."""
+    images = [file for file in files if _idx_part(file) == part]
+    images = [file for file in images if file.suffix != ".gz" or file.with_suffix("") not in images]
+    if len(images) != 1:
+        found = ", ".join(file.name for file in images) or "none"
+        prefix = "train" if part == "train" else "t10k"
+        raise DataError(
+            f"{folder} must hold one idx file of {part} images, such as {prefix}-images-idx3-ubyte, but holds {found}; "
+            "ask for another split or give the file itself"
+        )
+    return images[0]
+
+
+def _require_content(path: Path) -> None:
+    with _explained(path, "readable file"):
+        size = os.stat(path).st_size
+    if size == 0:
+        raise DataError(f"{path} is empty (0 bytes); download or save it again")
+
+
+@contextmanager
+def _explained(path: Path, kind: str) -> Iterator[None]:
+    """Turn what a reader raises on broken bytes, or the system on a file it cannot open, into one line with the fix."""
+    try:
+        yield
+    except KontrastError:
+        raise
+    except CORRUPT as error:
+        raise DataError(f"{path} is not a {kind} ({type(error).__name__}); download or save it again") from error
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}; check the path and its permissions"
+        ) from error
