@@ -53,7 +53,9 @@ def gradient_descent(
     rates = _rates(learning_rate, parameters)
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
-    return run(_NetworkDescent(function, parameters, problem, rates, set(orthonormal), batches), tape, tolerance=tolerance)
+    return run(
+        _NetworkDescent(function, parameters, problem, rates, set(orthonormal), batches), tape, tolerance=tolerance
+    )
 
 
 class _NetworkDescent:
@@ -92,7 +94,7 @@ class _NetworkDescent:
                     parameter.sub_(gradient, alpha=self.rates[name])
 
     def snapshot(self, step: int) -> Snapshot:
-        # A full batch's forward pass is already the answer, unless the parameters have moved since.
+        # The loop takes snapshots right after `loss`, so a full batch's forward pass is already the answer.
         outputs = self.outputs
         if self.batch is not self.problem:
             with torch.no_grad():
@@ -154,5 +156,5 @@ def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator) -> 
     assert problem.subset is not None
     while True:
         order = torch.randperm(problem.size, generator=generator, device=generator.device)
-        for rows in order.split(batch_size):
+        for rows in torch.split(order, batch_size):
             yield problem.subset(rows)

@@ -1,7 +1,7 @@
 r"""Paper A's Lemma 9 with the kernel held fixed: $\dot F = -K\,\partial L/\partial F$, in steps or as a flow.
 
-The step version $F_{t+1} = F_t - \eta K\,\partial L/\partial F_t$ is exactly gradient descent on the linearised network,
-so its distance from real training is the part of training that no kernel explains.
+The step version $F_{t+1} = F_t - \eta K\,\partial L/\partial F_t$ is exactly gradient descent on the linearised
+network, so its distance from real training is the part of training that no kernel explains.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
         if step in wanted:
             snapshot = stepper.snapshot(step)
             for name, recorder in tape.recorders.items():
-                records[name].append(torch.as_tensor(recorder(snapshot)).detach().cpu())
+                records[name].append(_as_record(recorder(snapshot)))
             seen.append(tape.keep(snapshot))
         if tolerance > 0 and stepper.gradient_norm() < tolerance:
             status = Status.CONVERGED
@@ -134,6 +134,11 @@ def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
         final_outputs=last.outputs.detach().clone(),
         final_parameters={name: p.detach().clone() for name, p in last.parameters.items()},
     )
+
+
+def _as_record(value: Tensor | float) -> Tensor:
+    """A copy on the CPU; plain numbers as float64, not as torch's default float32, whose range ends at 1e38."""
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 def _stack(rows: Sequence[Mapping[str, Tensor]]) -> Parameters:

@@ -14,7 +14,7 @@ from kontrast.errors import InputError
 
 
 def effective_rank(embedding: Tensor, *, centred: bool = True) -> float:
-    """exp of the entropy of the normalised singular values of the (n, d) embedding, between 1 and min(n, d).
+    """The exponential of the entropy of the (n, d) embedding's normalised singular values, in [1, min(n, d)].
 
     Roy & Vetterli (2007). `centred=True` subtracts the mean point first (the rank of the covariance);
     `centred=False` is the convention of RankMe and of paper B's collapse to one direction. NaN for an embedding with
