@@ -1,0 +1,31 @@
+"""A frozen spec → cells → store: measured in parallel, written atomically, resumed after any interruption."""
+
+from kontrast.sweep.execute import Interrupted, default_workers, run_cells
+from kontrast.sweep.findings import TOLERANCE, Findings, SimilarityFindings, Verdict, check_tolerance, find
+from kontrast.sweep.spec import COSINE_RATE, DOT_RATE, StudySpec, parse_cell, prepare
+from kontrast.sweep.store import RESULT_FILE, Store, write_atomic
+from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
+
+__all__ = [
+    "COSINE_RATE",
+    "DOT_RATE",
+    "MEASURES",
+    "RESULT_FILE",
+    "TOLERANCE",
+    "Findings",
+    "Interrupted",
+    "SimilarityFindings",
+    "Store",
+    "StudySpec",
+    "Verdict",
+    "check_tolerance",
+    "consolidate",
+    "default_workers",
+    "find",
+    "measure",
+    "parse_cell",
+    "prepare",
+    "run_cells",
+    "run_study",
+    "write_atomic",
+]

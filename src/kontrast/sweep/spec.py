@@ -1,0 +1,176 @@
+"""What a study is: every choice that decides its numbers, checked before any long work and hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from kontrast._types import resolve_device, resolve_dtype
+from kontrast.data import Dataset, default_view, load, parse_view
+from kontrast.errors import InputError, StoreError, require_positive
+from kontrast.losses import link_from, similarity_from
+from kontrast.nets import MLP, activation_from
+
+FORMAT = 1  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
+COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """Everything that decides a study's numbers. `None` fields are filled in from the data by `prepare`."""
+
+    data: str = "mnist5k"
+    split: str = "train"
+    image_shape: tuple[int, int] | tuple[int, int, int] | None = None
+    n_samples: int = 50
+    view: str | None = None
+    n_positives: int = 1
+    negatives: int | Literal["all"] = 1
+    similarities: tuple[str, ...] = ("cosine", "dot")
+    link: str = "linear"
+    temperature: float = 1.0
+    delta: float = 0.01
+    activation: str = "relu"
+    depth: int = 1
+    parametrization: str = "ntk"
+    d_out: int = 10
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    n_seeds: int = 5
+    n_steps: int = 200
+    learning_rates: tuple[float, ...] | None = None  # one a similarity
+    n_probes: int = 50
+    device: str = "cpu"
+    dtype: str = "float64"
+    data_digest: str = ""
+    format: int = FORMAT
+
+    def as_dict(self) -> dict[str, Any]:
+        """The spec as JSON types."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> StudySpec:
+        """The spec that `as_dict` wrote."""
+        if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] != FORMAT:
+            raise StoreError(
+                f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
+                "open it with that version, or run the study again with another --output"
+            )
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
+        return cls(**fields)
+
+    @property
+    def digest(self) -> str:
+        """A hash of every field: two specs with one digest give the same numbers."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A short name for the study's folder."""
+        return f"{Path(self.data).stem}-{self.digest[:8]}"
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells, the widest first, so that the last ones to finish are short."""
+        return [cell_name(width, seed) for width in sorted(self.widths, reverse=True) for seed in range(self.n_seeds)]
+
+    @property
+    def record_steps(self) -> list[int]:
+        """About 24 steps, evenly spaced on a logarithmic axis, the first and the last among them."""
+        return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
+
+
+def cell_name(width: int, seed: int) -> str:
+    """The name of the cell (width, seed)."""
+    return f"w{width:06d}-s{seed:03d}"
+
+
+def parse_cell(cell: str) -> tuple[int, int]:
+    """The width and the seed of a cell's name."""
+    width, seed = cell.split("-")
+    return int(width[1:]), int(seed[1:])
+
+
+def prepare(spec: StudySpec) -> StudySpec:
+    """Check every field before any long work, and fill in what depends on the data."""
+    _check(spec)
+    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    if spec.n_samples > len(dataset):
+        raise InputError(
+            f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
+        )
+    view = parse_view(spec.view) if spec.view is not None else default_view(dataset)
+    view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
+    rates = spec.learning_rates
+    if rates is None:
+        scale = float(dataset.rows.double().pow(2).sum(1).mean())
+        if scale == 0:
+            raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
+        auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
+        rates = tuple(auto[similarity] for similarity in spec.similarities)
+    return dataclasses.replace(
+        spec,
+        view=str(view),
+        learning_rates=rates,
+        data_digest=_digest(dataset),
+        n_probes=min(spec.n_probes, spec.n_samples),
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def load_data(data: str, split: str, image_shape: tuple[int, int] | tuple[int, int, int] | None) -> Dataset:
+    """The data set in float64, read once a process."""
+    return load(data, split=split, image_shape=image_shape, dtype=torch.float64)
+
+
+def _digest(dataset: Dataset) -> str:
+    content = hashlib.sha256(repr(tuple(dataset.x.shape)).encode())
+    content.update(dataset.x.contiguous().numpy().data)
+    if dataset.y is not None:
+        content.update(dataset.y.contiguous().numpy().data)
+    return content.hexdigest()[:16]
+
+
+def _check(spec: StudySpec) -> None:
+    """Every rule that needs no data. Names and numbers are refused here, in one place, before anything is read."""
+    resolve_device(spec.device)
+    resolve_dtype(spec.dtype)
+    activation_from(spec.activation)
+    require_positive(temperature=spec.temperature, delta=spec.delta)  # also where this study's link has no use for them
+    link_from(spec.link, temperature=spec.temperature)
+    for similarity in spec.similarities:
+        similarity_from(similarity, delta=spec.delta)
+    if not spec.similarities or len(set(spec.similarities)) < len(spec.similarities):
+        raise InputError(
+            f"similarities must be one or both of cosine and dot, each once, got {list(spec.similarities)}"
+        )
+    for name in ("n_samples", "n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_probes"):
+        if getattr(spec, name) < 1:
+            raise InputError(f"{name} must be at least 1, got {getattr(spec, name)}")
+    if spec.n_samples < 2:
+        raise InputError("n_samples must be at least 2: a negative is another sample")
+    if not spec.widths or min(spec.widths) < 1 or len(set(spec.widths)) < len(spec.widths):
+        raise InputError(f"widths must be different whole numbers of at least 1, got {list(spec.widths)}")
+    if isinstance(spec.negatives, str) and spec.negatives != "all":
+        raise InputError(f"negatives must be a whole number or 'all', got {spec.negatives!r}")
+    if isinstance(spec.negatives, int) and not 0 <= spec.negatives < spec.n_samples:
+        raise InputError(
+            f"asked for {spec.negatives} negatives an anchor but {spec.n_samples} samples leave {spec.n_samples - 1}; "
+            "ask for fewer, or for 'all'"
+        )
+    if spec.learning_rates is not None:
+        if len(spec.learning_rates) != len(spec.similarities):
+            raise InputError(f"give one learning rate for each of {list(spec.similarities)}, got {spec.learning_rates}")
+        for rate in spec.learning_rates:
+            require_positive(learning_rate=rate)
+    # The rules of the network itself (parametrisation, orthogonal widths), at the narrowest width.
+    MLP(1, min(spec.widths), spec.d_out, activation=spec.activation, parametrization=spec.parametrization)

@@ -1,0 +1,152 @@
+"""A folder that holds one sweep: its spec, one checksummed file a cell, and the consolidated result.
+
+A cell is complete when both `NAME.nc` and `NAME.nc.sha256` are there and agree; the second is written last, and each is
+written to a temporary file, synced and renamed. So killing the process at any moment loses at most the cells being
+computed, and `sha256sum -c` can check a folder by hand. The files are netCDF-3: plain, deterministic, never pickled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from kontrast.errors import StoreError
+
+SPEC_FILE, RESULT_FILE, LOCK_FILE, CELLS = "spec.json", "result.nc", ".lock", "cells"
+
+
+class Store:
+    """The results folder of one spec; opening it claims nothing and writes nothing."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def spec(self) -> dict[str, Any]:
+        """The spec the folder was made for."""
+        path = self.folder / SPEC_FILE
+        if not path.is_file():
+            raise StoreError(
+                f"{self.folder} holds no study (no {SPEC_FILE}); give the folder that `kontrast study` printed"
+            )
+        try:
+            content = json.loads(path.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"{path} is not readable JSON ({error}); the folder is damaged, use another --output"
+            ) from None
+        if not isinstance(content, dict):
+            raise StoreError(f"{path} does not describe a study; use another --output")
+        return content
+
+    def claim(self, spec: dict[str, Any]) -> None:
+        """Make the folder this spec's, or check that it already is; another spec's or unknown content is refused."""
+        if (self.folder / SPEC_FILE).exists():
+            if self.spec() != spec:
+                raise StoreError(
+                    f"{self.folder} holds another study ({_difference(self.spec(), spec)}); "
+                    "choose another --output, or delete that folder if you no longer need it"
+                )
+            return
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise StoreError(f"{self.folder} exists and is not a study folder; choose another --output")
+        try:
+            (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
+            write_atomic(self.folder / SPEC_FILE, json.dumps(spec, indent=2, sort_keys=True).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.folder}: {error.strerror}; choose another --output") from None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for one writer; the lock dies with the process, however it ends."""
+        with (self.folder / LOCK_FILE).open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"another kontrast process is writing to {self.folder}; wait for it or use another --output"
+                ) from None
+            yield
+
+    def path(self, cell: str) -> Path:
+        """The cell's data file."""
+        return self.folder / CELLS / f"{cell}.nc"
+
+    def has(self, cell: str) -> bool:
+        """Whether the cell is stored whole: present, and equal to its checksum."""
+        path = self.path(cell)
+        try:
+            recorded = _checksum_path(path).read_text().split()
+            return bool(recorded) and recorded[0] == _sha256(path.read_bytes())
+        except (FileNotFoundError, UnicodeDecodeError):
+            return False
+
+    def write(self, cell: str, result: xr.Dataset) -> None:
+        """Store a cell, data first and checksum last."""
+        path, content = self.path(cell), to_bytes(result)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+        write_atomic(_checksum_path(path), f"{_sha256(content)}  {path.name}\n".encode())
+
+    def read(self, cell: str) -> xr.Dataset:
+        """A stored cell; refuses one that is missing or damaged."""
+        if not self.has(cell):
+            raise StoreError(f"cell {cell} in {self.folder} is missing or damaged; run the same study again to mend it")
+        return from_bytes(self.path(cell).read_bytes())
+
+    def write_result(self, result: xr.Dataset) -> None:
+        """Store the consolidated result."""
+        write_atomic(self.folder / RESULT_FILE, to_bytes(result))
+
+    def clear_temporary(self) -> None:
+        """Remove what a killed process left half-written. Call it with the lock held."""
+        for stale in self.folder.rglob("*.partial"):
+            stale.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: temporary file, sync, rename, sync of the folder."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def to_bytes(result: xr.Dataset) -> bytes:
+    """The dataset as a netCDF-3 file; equal datasets give equal bytes."""
+    return bytes(result.to_netcdf(engine="scipy"))
+
+
+def from_bytes(content: bytes) -> xr.Dataset:
+    """The dataset in a netCDF-3 file, loaded into memory."""
+    with xr.open_dataset(io.BytesIO(content), engine="scipy") as opened:
+        return opened.load()
+
+
+def _checksum_path(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    shown = ", ".join(f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys[:2])
+    return shown + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from kontrast.data import load, make_pairs, parse_view
+from kontrast.errors import KontrastError
+from kontrast.losses import ContrastiveLoss, Cosine, Linear
+from kontrast.nets import MLP
+from kontrast.sweep import MEASURES, Interrupted, Store, StudySpec, measure, prepare, run_cells, run_study
+from kontrast.sweep.study import MAX_DENSE, _generator
+from tests.reference import ntk
+
+TINY = StudySpec(data="digits", n_samples=6, d_out=3, widths=(8, 32), n_seeds=2, n_steps=12)
+
+
+@pytest.fixture(scope="module")
+def cell() -> xr.Dataset:
+    return measure(prepare(TINY), 8, 1)
+
+
+def test_a_cell_is_what_a_slow_hand_written_study_measures(cell: xr.Dataset) -> None:
+    """The whole cell again with torch's own backward, the Jacobian kernel and an explicit loop."""
+    spec, sampler = prepare(TINY), _generator(1, 0)
+    sample = load("digits", dtype=torch.float64).subsample(6, generator=sampler)
+    pairs = make_pairs(sample.x, view=parse_view(spec.view), generator=sampler)
+    net = MLP(64, 8, 3, generator=_generator(1, 8), dtype=torch.float64)
+    loss, x, probes = ContrastiveLoss(Cosine(0.01), Linear()), pairs.rows, sample.rows
+    K_pool, K0, f0 = ntk.empirical_ntk(net, x, x), ntk.empirical_ntk(net, probes, probes), net(x).detach()
+    start = torch.cat([p.detach().flatten() for p in net.parameters()])
+    predicted = f0.clone()
+    for step in range(1, 13):
+        value = loss(*pairs.split(net(x))).total
+        gradients = torch.autograd.grad(value, list(net.parameters()))
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), gradients, strict=True):
+                p -= 0.1 * g
+        point = predicted.requires_grad_()
+        (g,) = torch.autograd.grad(loss(*pairs.split(point)).total, point)
+        predicted = (point - 0.1 * torch.einsum("xyij,yj->xi", K_pool, g)).detach()
+        if step in (1, 5, 12):
+            seen = cell.sel(similarity="cosine", step=step)
+            change, f = ntk.empirical_ntk(net, probes, probes) - K0, net(x).detach()
+            moved = torch.cat([p.detach().flatten() for p in net.parameters()]) - start
+            expected = {
+                "ntk_drift_max": change.abs().max(),
+                "ntk_drift_fro": change.norm() / K0.norm(),
+                "kernel_gap": (f - predicted).norm() / f.norm(),
+                "output_move": (f - f0).norm() / f0.norm(),
+                "parameter_move": moved.norm(),
+                "loss": loss(*pairs.split(f)).total,
+                "kernel_loss": loss(*pairs.split(predicted)).total,
+            }
+            for name, number in expected.items():
+                assert float(seen[name]) == pytest.approx(float(number), rel=1e-7, abs=1e-12), name
+
+
+def test_cells_have_one_shape_and_their_status(cell: xr.Dataset) -> None:
+    assert set(MEASURES) < set(cell.data_vars)
+    assert cell.similarity.values.tolist() == ["cosine", "dot"]
+    assert int(cell.width) == 8
+    assert int(cell.seed) == 1
+    assert cell.diverged.values.tolist() == [0, 0]
+    assert cell.stopped_at.values.tolist() == [12, 12]
+    assert np.isfinite(cell[list(MEASURES)].to_dataarray()).all()
+
+
+def test_a_diverged_run_is_recorded_with_its_step_and_never_filled_in() -> None:
+    spec = prepare(dataclasses.replace(TINY, learning_rates=(0.1, 5.0), n_steps=60))
+    dot = measure(spec, 8, 0).sel(similarity="dot")
+    assert int(dot.diverged) == 1
+    assert 0 < int(dot.stopped_at) < 60
+    whole = np.isfinite(dot.ntk_drift_max.values)
+    assert (whole == (dot.step.values < int(dot.stopped_at))).all()
+    assert np.isfinite(dot.loss.values[whole]).all()
+
+
+def test_widths_share_their_samples_and_seeds_do_not() -> None:
+    spec = prepare(TINY)
+    assert float(measure(spec, 8, 0).loss[0, 0]) != float(measure(spec, 8, 1).loss[0, 0])
+    xr.testing.assert_identical(measure(spec, 8, 0), measure(spec, 8, 0))
+
+
+def test_a_kernel_too_large_to_hold_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch, cell: xr.Dataset) -> None:
+    assert MAX_DENSE >= 12 * 3
+    monkeypatch.setattr("kontrast.sweep.study.MAX_DENSE", 0)
+    free = measure(prepare(TINY), 8, 1)
+    xr.testing.assert_allclose(free, cell, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"depth": 3, "activation": "tanh"},
+        {"link": "softmax", "temperature": 0.5, "negatives": "all"},
+        {"link": "log_softmax", "n_positives": 2, "negatives": 3},
+        {"parametrization": "orthogonal"},
+        {"parametrization": "standard"},
+        {"data": "moons", "similarities": ("cosine",)},
+        {"dtype": "float32"},
+        {"negatives": 0, "similarities": ("cosine",)},
+    ],
+    ids=str,
+)
+def test_every_kind_of_study_runs(change: dict[str, object]) -> None:
+    result = measure(prepare(dataclasses.replace(TINY, **change)), 8, 0)
+    assert np.isfinite(result[list(MEASURES)].to_dataarray()).all()
+    assert float(result.output_move.sel(step=12).min()) > 0
+
+
+def test_float32_agrees_with_float64(cell: xr.Dataset) -> None:
+    single = measure(prepare(dataclasses.replace(TINY, dtype="float32")), 8, 1)
+    np.testing.assert_allclose(single.ntk_drift_max, cell.ntk_drift_max, rtol=2e-2)
+    np.testing.assert_allclose(single.loss, cell.loss, rtol=1e-4, atol=1e-5)
+
+
+def test_a_study_resumes_where_it_stopped(tmp_path: Path) -> None:
+    spec, started = prepare(TINY), []
+    whole = run_study(spec, tmp_path / "whole", workers=0)
+    part = tmp_path / "part"
+
+    def stop_after_two(cell: str) -> None:
+        started.append(cell)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(spec, part, workers=0, on_cell=stop_after_two)
+    store = Store(part)
+    assert [store.has(cell) for cell in spec.cells] == [True, True, False, False]
+    store.path(spec.cells[1]).write_bytes(b"damaged")
+    again: list[str] = []
+    resumed = run_study(spec, part, workers=0, on_cell=again.append)
+    assert again == spec.cells[1:]
+    xr.testing.assert_identical(resumed, whole)
+    for cell in spec.cells:
+        assert store.path(cell).read_bytes() == Store(tmp_path / "whole").path(cell).read_bytes()
+    assert run_study(spec, part, workers=0, on_cell=again.append).identical(whole)
+    assert len(again) == 3
+
+
+def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
+    spec = prepare(TINY)
+    run_study(spec, tmp_path / "one", workers=0)
+    run_study(spec, tmp_path / "two", workers=2)
+    for name in ["result.nc", *(f"cells/{cell}.nc" for cell in spec.cells)]:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_any_executor_will_do_and_a_failure_is_raised() -> None:
+    done: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        run_cells(lambda cell: None, ["a", "b"], workers=1, on_done=done.append, executor=pool)
+    assert sorted(done) == ["a", "b"]
+    with pytest.raises(ZeroDivisionError), ThreadPoolExecutor(1) as pool:
+        run_cells(lambda cell: 1 // 0, ["a"], workers=1, executor=pool)
+
+
+def interrupt(cell: str) -> None:
+    raise KeyboardInterrupt
+
+
+def die(cell: str) -> None:
+    import os
+
+    os._exit(9)
+
+
+def test_ctrl_c_is_told_apart_from_failure() -> None:
+    with pytest.raises(Interrupted):
+        run_cells(interrupt, ["a"], workers=0)
+
+
+def test_a_worker_that_dies_says_what_to_do() -> None:
+    with pytest.raises(KontrastError, match=r"a worker process died.*--workers 1"):
+        run_cells(die, ["a", "b"], workers=1)
+
+
+def test_the_gap_is_nan_where_the_twin_overflowed() -> None:
+    spec = prepare(dataclasses.replace(TINY, similarities=("dot",), learning_rates=(1e3,), n_steps=300))
+    dot = measure(spec, 8, 0).sel(similarity="dot")
+    assert int(dot.diverged) == 1
+    assert math.isnan(float(dot.kernel_gap[-1]))
