@@ -24,6 +24,7 @@ LAYERS = [
     {"claims"},
     {"report"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"linalg", "nets", "losses", "kernels", "dynamics", "spectral", "theory"}

@@ -1,0 +1,327 @@
+"""The command line: options in, library calls, words out. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kontrast import __version__
+from kontrast.errors import InputError, KontrastError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kontrast.linalg import PowerLaw
+    from kontrast.sweep import Findings, SimilarityFindings, StudySpec
+
+app = typer.Typer(
+    help="Is a contrastive model a kernel machine, PCA of random features, or does its training learn something?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+STUDIES = Path("kontrast-studies")
+_debug = {"on": False}
+
+
+def main() -> None:
+    """Run the command line; a mistake in the input is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except KontrastError as error:
+        if _debug["on"]:
+            raise
+        _say(f"error: {error}")
+        sys.exit(2)
+
+
+def _set_debug(value: bool) -> None:
+    _debug["on"] = value
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"kontrast {__version__}")
+        raise typer.Exit
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_set_debug)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="Relative error under which a kernel counts as predicting the model.", show_default="0.05"),
+]
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_show_version)] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def study(
+    data: Annotated[
+        str | None,
+        typer.Option(help="mnist5k, digits, moons, or a .npz, .npy, idx file or folder.", show_default="mnist5k"),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, test or all, where the data has splits.", show_default="train")
+    ] = None,
+    image_shape: Annotated[str | None, typer.Option(help="Shape of flattened images, as in 28,28 or 3,32,32.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many samples to contrast.", show_default="50")] = None,
+    view: Annotated[
+        str | None,
+        typer.Option(help="Augmentation, as in crop:0.5,1+flip+noise:0.1.", show_default="crop; rows: noise"),
+    ] = None,
+    positives: Annotated[int | None, typer.Option(help="Positives an anchor.", show_default="1")] = None,
+    negatives: Annotated[
+        str | None, typer.Option(help="Negatives an anchor, or 'all' for their expectation.", show_default="1")
+    ] = None,
+    similarity: Annotated[str | None, typer.Option(help="cosine, dot or both.", show_default="both")] = None,
+    link: Annotated[str | None, typer.Option(help="linear, softmax or log_softmax.", show_default="linear")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of softmax links.", show_default="1")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ of cosine similarity.", show_default="0.01")] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="relu, tanh, sigmoid, erf, gelu, leaky_relu or linear.", show_default="relu"),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Hidden layers.", show_default="1")] = None,
+    parametrization: Annotated[
+        str | None, typer.Option(help="ntk, standard or orthogonal.", show_default="ntk")
+    ] = None,
+    d_out: Annotated[int | None, typer.Option(help="Dimension of the embedding.", show_default="10")] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Widths, as in 64,256,1024.", show_default="64,128,256,512,1024,2048")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs a width, averaged.", show_default="5")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent.", show_default="200")] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of every similarity.", show_default="cosine 0.1; dot 0.25 / mean |x|^2"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-studies/NAME-HASH"),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder, with its options.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, one thread each.", show_default="one a core")] = None,
+    tolerance: Tolerance = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """How far does the NTK move, and does a fixed kernel predict training? Numbers, a verdict and a report.
+
+    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about a minute.
+    """
+    from kontrast.report import write_report
+    from kontrast.sweep import TOLERANCE, Interrupted, check_tolerance, default_workers, find, prepare, run_study
+
+    given: dict[str, Any] = {
+        "data": data,
+        "split": split,
+        "image_shape": _whole_numbers("--image-shape", image_shape),
+        "n_samples": samples,
+        "view": view,
+        "n_positives": positives,
+        "negatives": _count_or_word(negatives),
+        "similarities": _similarities(similarity),
+        "link": link,
+        "temperature": temperature,
+        "delta": delta,
+        "activation": activation,
+        "depth": depth,
+        "parametrization": parametrization,
+        "d_out": d_out,
+        "widths": _whole_numbers("--widths", widths),
+        "n_seeds": seeds,
+        "n_steps": steps,
+        "device": device,
+        "dtype": dtype,
+    }
+    tolerance = TOLERANCE if tolerance is None else tolerance
+    check_tolerance(tolerance)
+    spec = prepare(_spec(_given(**given), learning_rate, output, resume))
+    folder = resume or output or STUDIES / spec.name
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}")
+    # A GPU is shared by no second process: its cells run here, one after the other.
+    n_workers = 0 if not spec.device.startswith("cpu") else workers or default_workers()
+    try:
+        with _Progress(spec) as progress:
+            result = run_study(spec, folder, workers=n_workers, on_start=progress.start, on_cell=progress.advance)
+    except Interrupted:
+        _say(f"stopped; finished cells are kept. To go on: kontrast study --resume {folder}")
+        sys.exit(130)
+    findings = find(result, tolerance=tolerance)
+    _show(findings, write_report(folder, result, findings), as_json=as_json)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that `kontrast study` wrote.")],
+    tolerance: Tolerance = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Rebuild the figures and the page of a finished study from its stored results alone."""
+    from kontrast.report import write_report
+    from kontrast.sweep import TOLERANCE, Store, StudySpec, consolidate, find
+
+    store = Store(folder)
+    result = consolidate(StudySpec.from_dict(store.spec()), store)
+    findings = find(result, tolerance=TOLERANCE if tolerance is None else tolerance)
+    _show(findings, write_report(folder, result, findings), as_json=as_json)
+
+
+def _spec(given: dict[str, Any], learning_rate: float | None, output: Path | None, resume: Path | None) -> StudySpec:
+    from kontrast.sweep import Store, StudySpec
+
+    if resume is not None:
+        if given or learning_rate is not None or output is not None:
+            raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
+        return StudySpec.from_dict(Store(resume).spec())
+    spec = StudySpec(**given)
+    if learning_rate is not None:
+        given["learning_rates"] = (learning_rate,) * len(spec.similarities)
+    return StudySpec(**given)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The options that were given; the library's defaults stand for the rest."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _whole_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} takes whole numbers with commas between, as in 64,128; got {text!r}") from None
+
+
+def _count_or_word(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+
+
+def _similarities(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return ("cosine", "dot") if text == "both" else tuple(text.split(","))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _show(findings: Findings, page: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({**findings.as_dict(), "report": str(page)}, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for found in findings.similarities:
+        console.print(_table(found))
+        console.print(found.sentence, markup=False)
+        console.print()
+    console.print(f"report: {page}", markup=False, soft_wrap=True)
+
+
+def _table(found: SimilarityFindings) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    when = f"at step {found.step}" if found.step is not None else "before any recorded step"
+    table = Table(
+        title=f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    columns = {
+        "ntk_drift_max": ("NTK drift\nmax", _short),
+        "ntk_drift_fro": ("NTK drift\nrelative", _share),
+        "kernel_gap": ("kernel\ngap", _share),
+        "parameter_move": ("weights\nmoved", _short),
+        "effective_rank": ("effective\nrank", _short),
+    }
+    table.add_column("width", justify="right", no_wrap=True)
+    for title, _ in columns.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("diverged\nat step", justify="right", no_wrap=True)
+    for i, width in enumerate(found.widths):
+        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in columns.items()]
+        table.add_row(str(width), *cells, f"{found.diverged_at[i]:.0f}" if found.diverged[i] else "–")
+    if found.exponents:
+        table.add_section()
+        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in columns], "")
+    return table
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2%}" if value < 10 else f"{value:.1e}"
+
+
+def _exponent(law: PowerLaw | None) -> str:
+    return "–" if law is None else f"{law.exponent:.2f}±{law.high - law.exponent:.2f}"
+
+
+class _Progress:
+    """A bar on standard error, its time left weighted by what cells of each width cost."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.spec, self.done = spec, 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[cells]} cells"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def start(self, missing: list[str]) -> None:
+        """Show what is stored already and what is left to do."""
+        self.bar.start()
+        self.done = len(self.spec.cells) - len(missing)
+        cost = sum(self._cost(cell) for cell in missing)
+        self.task = self.bar.add_task(
+            self.spec.name, total=cost or 1, completed=0 if missing else 1, cells=self._cells()
+        )
+
+    def advance(self, cell: str) -> None:
+        """One more cell is stored."""
+        self.done += 1
+        self.bar.update(self.task, advance=self._cost(cell), cells=self._cells())
+
+    def _cells(self) -> str:
+        return f"{self.done}/{len(self.spec.cells)}"
+
+    @staticmethod
+    def _cost(cell: str) -> int:
+        from kontrast.sweep import parse_cell
+
+        return parse_cell(cell)[0]

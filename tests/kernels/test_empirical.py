@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
-from tests.cases import DTYPES, generator, randn
-from tests.reference import ntk
 from torch import nn
 
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk, empirical_ntk_trace
 from kontrast.nets import ACTIVATIONS, MLP, PARAMETRIZATIONS, parameters_of
+from tests.cases import DTYPES, generator, randn
+from tests.reference import ntk
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
-from tests.cases import DTYPES, generator, randn
 
 from kontrast import linalg
 from kontrast.errors import InputError
+from tests.cases import DTYPES, generator, randn
 
 SIZES = {"n": integers(1, 30), "k": integers(1, 30), "seed": integers(0, 2**16)}
 

@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
-from tests.cases import DTYPES, TOLERANCE, generator, randn
-from tests.reference import losses as reference
 from torch.autograd.functional import hessian, jacobian
 
 from kontrast.errors import InputError
@@ -25,6 +23,8 @@ from kontrast.losses import (
     link_from,
     similarity_from,
 )
+from tests.cases import DTYPES, TOLERANCE, generator, randn
+from tests.reference import losses as reference
 
 SIMILARITIES = ["dot", "cosine"]
 LINKS = ["linear", "softmax", "log_softmax"]

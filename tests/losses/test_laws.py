@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import integers
-from tests.cases import DTYPES, TOLERANCE, generator, randn
 
 from kontrast import losses
 from kontrast.losses import ContrastiveLoss, LossValue, link_from, similarity_from
+from tests.cases import DTYPES, TOLERANCE, generator, randn
 
 quick = settings(max_examples=10, deadline=None)
 

@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from pytorch_metric_learning import distances, reducers
 from pytorch_metric_learning import losses as metric_learning
-from tests.cases import DTYPES, TOLERANCE, generator, randn
-from tests.reference import losses as reference
 from torch.nn import functional as F
 
 from kontrast.errors import InputError
@@ -25,6 +23,8 @@ from kontrast.losses import (
     triplet,
     vicreg,
 )
+from tests.cases import DTYPES, TOLERANCE, generator, randn
+from tests.reference import losses as reference
 
 seeds = integers(0, 2**16)
 quick = settings(max_examples=20, deadline=None)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
-from tests.cases import DTYPES
 
 from kontrast.errors import InputError
 from kontrast.nets import ACTIVATIONS, activation_from, leaky_relu
+from tests.cases import DTYPES
 
 NAMES = ["relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu", "linear"]
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
-from tests.cases import generator, randn
-from tests.reference import ntk
 from torch import nn
 
 from kontrast.errors import InputError
 from kontrast.nets import MLP, Linearized, parameters_of, pure_function
+from tests.cases import generator, randn
+from tests.reference import ntk
 
 
 def convnet() -> nn.Module:
@@ -77,3 +77,12 @@ def test_a_module_without_parameters_is_refused() -> None:
 def test_a_module_with_two_outputs_is_refused() -> None:
     with pytest.raises(InputError, match="must return one tensor, got tuple"):
         pure_function(nn.LSTM(3, 2))({}, torch.ones(1, 3))
+
+
+def test_tied_weights_stay_tied() -> None:
+    net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3, bias=False)).double()
+    net[2].weight = net[0].weight
+    f, p, x = pure_function(net), parameters_of(net), randn(2, 3)
+    assert list(p) == ["0.weight"]
+    A = randn(3, 3, seed=5)
+    torch.testing.assert_close(f({"0.weight": A}, x), torch.tanh(x @ A.T) @ A.T)

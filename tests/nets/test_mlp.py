@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
-from tests.cases import TOLERANCE, generator, randn
 
 from kontrast.errors import InputError
 from kontrast.linalg import orthonormality_error
 from kontrast.nets import MLP, PARAMETRIZATIONS
+from tests.cases import TOLERANCE, generator, randn
 
 
 def slow_forward(net: MLP, x: torch.Tensor) -> torch.Tensor:

@@ -148,7 +148,12 @@ def test_a_study_resumes_where_it_stopped(tmp_path: Path) -> None:
 
 def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
     spec = prepare(TINY)
-    run_study(spec, tmp_path / "one", workers=0)
+    torch.set_num_threads(2)
+    try:
+        run_study(spec, tmp_path / "one")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
     run_study(spec, tmp_path / "two", workers=2)
     for name in ["result.nc", *(f"cells/{cell}.nc" for cell in spec.cells)]:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -80,7 +80,8 @@ class Pairs:
             raise InputError(
                 f"got {len(values)} values for a pool of {len(self.x)} points; pass the outputs over all of pairs.x"
             )
-        return _take(values, self.anchor), _take(values, self.positive), _take(values, self.negative)
+        # Indexing, not index_select: its backward sums in a fixed order on a GPU too, so a seed gives one run.
+        return values[self.anchor], values[self.positive], values[self.negative]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Pairs:
         """The same pairs on another device, or in another number type, or both."""
@@ -175,8 +176,3 @@ def _distinct(n_rows: int, n_drawn: int, *, below: int, generator: torch.Generat
     # Floyd's sets are uniform but their order is not (large numbers come late), so each row is shuffled.
     order = torch.rand(n_rows, n_drawn, generator=generator, device=device).argsort(dim=1)
     return chosen.gather(1, order)
-
-
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    """values[index]; index_select because its backward is one index_add, where [] sorts all indices on a GPU."""
-    return values.index_select(0, index.reshape(-1)).reshape(*index.shape, *values.shape[1:])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kontrast._types import Tensor
 from kontrast.data import Pairs
-from kontrast.losses import LossValue
+from kontrast.losses import ContrastiveLoss, LossValue
 
 Objective = Callable[[Tensor], Tensor]
 
@@ -33,6 +33,8 @@ def contrastive_problem(pairs: Pairs, loss: Callable[..., LossValue]) -> Problem
     extra = () if weight is None else (weight,)
 
     def objective(outputs: Tensor) -> Tensor:
+        if isinstance(loss, ContrastiveLoss):  # each point of the pool is normalised once, however often it serves
+            return loss.of_embedded(*pairs.split(loss.similarity.embed(outputs)), *extra).total
         return loss(*pairs.split(outputs), *extra).total
 
     return Problem(

@@ -1,8 +1,8 @@
 r"""Empirical NTK $K_{ij}(x, y) = \nabla_\theta f_i(x)^\top \nabla_\theta f_j(y)$ (paper A, Sec. 2.3), layer by layer.
 
-For a layer $a = s\,V h$ with backward signal $B_i = \partial f_i / \partial a$, the weight gradient is the outer product
-$s\,B_i h^\top$, so the layer adds $s^2\,(h(x)\cdot h(y))\,(B_i(x)\cdot B_j(y))$ to the kernel: two products of small
-matrices, and no Jacobian with its n·c·p entries.
+For a layer $a = s\,V h$ with backward signal $B_i = \partial f_i / \partial a$, the weight gradient is the outer
+product $s\,B_i h^\top$, so the layer adds $s^2\,(h(x)\cdot h(y))\,(B_i(x)\cdot B_j(y))$ to the kernel:
+two products of small matrices, and no Jacobian with its n·c·p entries.
 """
 
 from __future__ import annotations

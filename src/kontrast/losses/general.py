@@ -193,10 +193,15 @@ class ContrastiveLoss:
             negative_weight: Shape (n, Q), constant; None is 1 each. Weight 1/(n−1) on all other samples makes the
                 linear loss its expectation over one random negative; weight 0 leaves a negative out.
         """
+        embed = self.similarity.embed
+        return self.of_embedded(embed(anchor), embed(positives), embed(negatives), negative_weight)
+
+    def of_embedded(
+        self, anchor: Tensor, positives: Tensor, negatives: Tensor, negative_weight: Tensor | None = None
+    ) -> LossValue:
+        """The loss of vectors that `similarity.embed` has mapped already, say once for each point of a pool."""
         require_pairs(anchor, positives, negatives, negative_weight)
-        a = self.similarity.embed(anchor)
-        s_pos = _pair_dot(a, self.similarity.embed(positives))
-        s_neg = _pair_dot(a, self.similarity.embed(negatives))
+        s_pos, s_neg = _pair_dot(anchor, positives), _pair_dot(anchor, negatives)
         return self.link.per_anchor(s_pos, s_neg, negative_weight).mean()
 
 

@@ -41,7 +41,7 @@ def run_cells(
     """
     if workers == 0 and executor is None:
         for cell in cells:
-            with _interruptible():
+            with _interruptible(), _one_thread():
                 work(cell)
             on_done(cell)
         return
@@ -76,6 +76,19 @@ def _die_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One torch thread inside, as in a worker: sums over several threads round differently."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -49,13 +49,17 @@ MEASURES = {
 
 def run_study(
     spec: StudySpec,
-    folder: Path,
+    folder: Path | str,
     *,
-    workers: int,
+    workers: int = 0,
     on_start: Callable[[list[str]], None] = lambda missing: None,
     on_cell: Callable[[str], None] = lambda cell: None,
 ) -> xr.Dataset:
-    """Measure the cells of a prepared spec that `folder` does not hold yet, and return the consolidated result."""
+    """Measure the cells of a prepared spec that `folder` does not hold yet, and return the consolidated result.
+
+    With `workers=0` the cells run here, one after the other; a script that asks for processes needs the usual
+    `if __name__ == "__main__":` guard. The numbers are the same, bit for bit.
+    """
     store = Store(folder)
     store.claim(spec.as_dict())
     with store.lock():

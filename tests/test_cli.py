@@ -1,0 +1,247 @@
+"""The command line as a person uses it, through real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kontrast.sweep import StudySpec
+from kontrast.sweep.store import from_bytes
+
+TINY = ["--data", "digits", "--samples", "6", "--d-out", "3", "--widths", "8,32", "--seeds", "2", "--steps", "12"]
+
+
+def kontrast(*arguments: object, cwd: Path | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kontrast", *map(str, arguments)]
+    return subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study") / "tiny"
+    done = kontrast("study", *TINY, "-o", folder)
+    assert done.returncode == 0, done.stderr
+    assert f"report: {folder / 'report.html'}" in done.stdout
+    return folder
+
+
+def test_help_does_not_load_torch() -> None:
+    program = (
+        "import sys, kontrast.cli as c\ntry: c.app(['--help'])\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip().endswith("False")
+    assert "study" in done.stdout
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"kontrast \d+\.\d+\.\d+\n", kontrast("--version").stdout)
+
+
+def test_help_states_the_librarys_own_defaults() -> None:
+    help_text = " ".join(kontrast("study", "--help", env={**os.environ, "COLUMNS": "200"}).stdout.split())
+    spec = StudySpec()
+    told = {
+        "--data": spec.data,
+        "--split": spec.split,
+        "--samples": spec.n_samples,
+        "--positives": spec.n_positives,
+        "--negatives": spec.negatives,
+        "--link": spec.link,
+        "--temperature": f"{spec.temperature:g}",
+        "--delta": spec.delta,
+        "--activation": spec.activation,
+        "--depth": spec.depth,
+        "--parametrization": spec.parametrization,
+        "--d-out": spec.d_out,
+        "--widths": ",".join(map(str, spec.widths)),
+        "--seeds": spec.n_seeds,
+        "--steps": spec.n_steps,
+        "--device": spec.device,
+        "--dtype": spec.dtype,
+    }
+    for option, default in told.items():
+        assert re.search(rf"{option} \S+ [^\[]*\[default: \(?{re.escape(str(default))}\)?\]", help_text), option
+
+
+def test_a_study_prints_its_tables_and_verdicts(finished: Path) -> None:
+    again = kontrast("study", *TINY, "-o", finished)
+    assert again.returncode == 0
+    for word in ("cosine similarity", "dot similarity", "NTK drift", "cosine: ", "dot: "):
+        assert word in again.stdout
+    assert max(len(line) for line in again.stdout.splitlines() if "report:" not in line) <= 80
+    page = (finished / "report.html").read_text()
+    assert "<svg" in page
+
+
+def test_json_is_the_only_thing_on_standard_output(finished: Path) -> None:
+    for command in (("study", *TINY, "-o", finished), ("report", finished)):
+        content = json.loads(kontrast(*command, "--json").stdout)
+        assert set(content["similarities"]) == {"cosine", "dot"}
+        assert content["report"] == str(finished / "report.html")
+        assert content["spec"]["widths"] == [8, 32]
+
+
+def test_report_rebuilds_the_same_page_from_the_cells_alone(finished: Path) -> None:
+    before = (finished / "report.html").read_bytes()
+    result = (finished / "result.nc").read_bytes()
+    (finished / "report.html").unlink()
+    (finished / "result.nc").unlink()
+    assert kontrast("report", finished).returncode == 0
+    assert (finished / "report.html").read_bytes() == before
+    assert kontrast("study", *TINY, "-o", finished).returncode == 0
+    assert (finished / "result.nc").read_bytes() == result
+
+
+def test_resume_takes_its_options_from_the_folder(finished: Path) -> None:
+    victim = next((finished / "cells").glob("*.sha256"))
+    victim.unlink()
+    done = kontrast("study", "--resume", finished)
+    assert done.returncode == 0, done.stderr
+    assert victim.exists()
+    refused = kontrast("study", "--resume", finished, "--steps", "3")
+    assert refused.returncode == 2
+    assert "--resume takes every option from its folder" in refused.stderr
+
+
+def test_the_default_folder_carries_data_and_hash(tmp_path: Path) -> None:
+    done = kontrast("study", *TINY, "--similarity", "cosine", "--json", cwd=tmp_path)
+    assert re.fullmatch(r"kontrast-studies/digits-[0-9a-f]{8}/report.html", json.loads(done.stdout)["report"])
+
+
+BAD = [
+    (["study", "--data", "mnist6k"], "mnist5k"),
+    (["study", "--data", "missing.npz"], "missing.npz"),
+    (["study", "--data", "corrupt.npz"], "corrupt.npz"),
+    (["study", "--data", "nan.npy"], "nan.npy"),
+    (["study", "--data", "inf.npy"], "inf.npy"),
+    (["study", "--data", "cube.npy"], "cube.npy"),
+    (["study", "--data", "words.npy"], "words.npy"),
+    (["study", "--data", "digits", "--samples", "5000"], "at most 1797"),
+    (["study", *TINY, "--learning-rate", "0"], "positive number, got 0"),
+    (["study", *TINY, "--learning-rate", "-1"], "positive number, got -1"),
+    (["study", *TINY, "--temperature", "0"], "temperature must be a positive number"),
+    (["study", *TINY, "--delta", "-0.1"], "delta must be a positive number"),
+    (["study", *TINY, "--widths", "8,x"], "--widths takes whole numbers"),
+    (["study", *TINY, "--widths", "2", "--parametrization", "orthogonal"], "width 2 < 3"),
+    (["study", *TINY, "--workers", "0"], "--workers must be at least 1"),
+    (["study", *TINY, "--tolerance", "2"], "tolerance must lie between 0 and 1"),
+    (["study", *TINY, "--similarity", "l2"], "l2"),
+    (["study", *TINY, "--view", "crop:2,1"], "crop"),
+    (["study", *TINY, "-o", "mine"], "is not a study folder"),
+    (["report", "mine"], "holds no study"),
+    (["report", "nowhere"], "holds no study"),
+    (["study", "--resume", "nowhere"], "holds no study"),
+]
+
+
+@pytest.fixture(scope="module")
+def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "corrupt.npz").write_bytes(b"PK\x03\x04 not a zip")
+    rows = np.ones((30, 4))
+    for name, value in (("nan", np.nan), ("inf", np.inf)):
+        rows[3, 2] = value
+        np.save(folder / f"{name}.npy", rows)
+    np.save(folder / "cube.npy", np.ones((3, 4, 5, 6, 7)))
+    np.save(folder / "words.npy", np.array(["a", "b"]))
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("keep me")
+    return folder
+
+
+@pytest.mark.parametrize("arguments, message", BAD, ids=[" ".join(case[0][-3:]) for case in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(bad_files: Path, arguments: list[str], message: str) -> None:
+    before = sorted(path.name for path in bad_files.rglob("*"))
+    done = kontrast(*arguments, cwd=bad_files)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in bad_files.rglob("*")) == before
+
+
+def test_debug_shows_the_traceback(bad_files: Path) -> None:
+    done = kontrast("study", "--data", "missing.npz", "--debug", cwd=bad_files)
+    assert "Traceback" in done.stderr
+    assert "DataError" in done.stderr
+
+
+def test_another_study_is_not_overwritten(finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    done = kontrast("study", *TINY, "--steps", "13", "-o", finished)
+    assert done.returncode == 2
+    assert "holds another study" in done.stderr
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+
+
+SLOWER = [*TINY[:-6], "--widths", "8,16,32,64", "--seeds", "6", "--steps", "400"]
+
+
+def start(folder: Path, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kontrast", "study", *SLOWER, "-o", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def wait_for_a_cell(folder: Path, process: subprocess.Popen[str], more_than: int = 0) -> None:
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("cells/*.sha256"))) <= more_than:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no cell was finished"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    process = start(folder, process_group=0)
+    wait_for_a_cell(folder, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert f"kontrast study --resume {folder}" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not list(folder.rglob("*.partial"))
+    assert kontrast("study", "--resume", folder).returncode == 0
+
+
+@pytest.mark.slow
+def test_ten_kills_and_a_resume_give_the_same_arrays_bit_for_bit(tmp_path: Path) -> None:
+    """SIGKILL at random moments while cells are computed and written."""
+    whole, killed, moments = tmp_path / "whole", tmp_path / "killed", random.Random(2024)
+    kills, first = 0, True
+    while kills < 10:
+        process = start(killed)
+        if not first:
+            time.sleep(moments.uniform(0, 2))  # while importing, claiming, reading what is stored
+        else:
+            wait_for_a_cell(killed, process)
+            first = False
+        time.sleep(moments.uniform(0, 1.5))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate(timeout=30)
+        if kills % 3 == 2:  # lose some cells again, so that there is always something to compute
+            for path in moments.sample(sorted((killed / "cells").glob("*.nc")), 3):
+                path.unlink()
+    resumed = kontrast("study", "--resume", killed)
+    assert resumed.returncode == 0, resumed.stderr
+    assert kontrast("study", *SLOWER, "-o", whole).returncode == 0
+    names = sorted(path.name for path in (whole / "cells").iterdir())
+    assert names == sorted(path.name for path in (killed / "cells").iterdir())
+    for name in ["result.nc", *(f"cells/{name}" for name in names)]:
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+    assert from_bytes((whole / "result.nc").read_bytes()).sizes["seed"] == 6

@@ -1,0 +1,66 @@
+"""What the documents say is true: their programs run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run([sys.executable, *map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md"])
+def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
+    assert programs
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(f'if __name__ == "__main__":\n{indented(program)}')
+        assert "cosine: " in run(tmp_path / f"{k}.py", cwd=tmp_path)
+
+
+def indented(program: str) -> str:
+    return "".join(f"    {line}\n" for line in program.splitlines())
+
+
+def test_the_readme_example_is_five_lines() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len([line for line in program.splitlines() if line.strip()]) == 5
+
+
+def test_kernel_or_learning(tmp_path: Path) -> None:
+    rows = [line.split() for line in run(ROOT / "examples/kernel_or_learning.py", cwd=tmp_path).splitlines()[1:]]
+    gaps = [float(row[1]) for row in rows]
+    assert gaps == sorted(gaps, reverse=True)
+    assert all(float(row[2]) < 1e-10 for row in rows)
+
+
+def test_study_your_rows(tmp_path: Path) -> None:
+    said = run(ROOT / "examples/study_your_rows.py", tmp_path / "out", cwd=tmp_path)
+    assert "dot: " in said
+    assert (tmp_path / "out" / "study" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_readme_commands_exist() -> None:
+    help_text = run("-m", "kontrast", "study", "--help", cwd=ROOT)
+    commands = re.findall(r"kontrast study (.*?)(?:#|`|\n)", (ROOT / "README.md").read_text())
+    for option in {word for command in commands for word in command.split() if word.startswith("--")}:
+        assert option in help_text, option
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text()):
+        assert f"\n{target}:" in makefile, target
