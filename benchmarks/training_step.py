@@ -51,6 +51,7 @@ def seconds(function, *arguments) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="mnist5k")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true")
@@ -59,9 +60,11 @@ def main() -> None:
     for width in (64, 256, 1024, 4096):
         for n_samples in (50, 500):
             generator = torch.Generator().manual_seed(0)
-            data = kt.data.load("mnist5k", dtype=torch.float64).subsample(n_samples, generator=generator)
+            data = kt.data.load(options.data, dtype=torch.float64).subsample(n_samples, generator=generator)
             pairs = kt.data.make_pairs(data.x, view=kt.data.default_view(data), generator=generator).to(options.device)
-            net = kt.nets.MLP(784, width, 10, generator=generator, dtype=torch.float64, device=options.device)
+            net = kt.nets.MLP(
+                data.rows.shape[1], width, 10, generator=generator, dtype=torch.float64, device=options.device
+            )
             arguments, n_steps = (net, pairs, 0.1), 50 if width * n_samples < 10**5 else 5
             difference = (kontrast_run(*arguments, 5) - hand_written(*arguments, 5)).abs().max()
             assert difference < 1e-10, f"the two sides do not compute the same thing: {difference}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,7 +161,7 @@ def study(
         with _Progress(spec) as progress:
             result = run_study(spec, folder, workers=n_workers, on_start=progress.start, on_cell=progress.advance)
     except Interrupted:
-        _say(f"stopped; finished cells are kept. To go on: kontrast study --resume {folder}")
+        _say(f"stopped; finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}")
         sys.exit(130)
     findings = find(result, tolerance=tolerance)
     _show(findings, write_report(folder, result, findings), as_json=as_json)

@@ -45,6 +45,14 @@ def test_no_spread_at_all_is_nan_and_zero() -> None:
     assert relative_spread(torch.ones(4, 3)) == 0
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_overflowed_embedding_is_nan(value: float) -> None:
+    X = randn(5, 3)
+    X[2, 1] = value
+    assert math.isnan(effective_rank(X))
+    assert math.isnan(relative_spread(X))
+
+
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 2, 2)])
 def test_bad_shapes_are_refused(shape: tuple[int, ...]) -> None:
     for measure in (effective_rank, relative_spread):

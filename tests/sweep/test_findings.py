@@ -27,6 +27,7 @@ def study(
     gap_at_64: float = 0.1,
     move: float = 0.5,
     diverged_at: dict[tuple[int, int], int] | None = None,
+    kernel_diverged: int = 0,
     spec: StudySpec = SPEC,
     noise: float = 0.02,
 ) -> xr.Dataset:
@@ -52,6 +53,7 @@ def study(
     data = {name: ((*dims, "step"), values) for name, values in made.items()}
     data |= {
         "diverged": (dims, diverged),
+        "kernel_diverged": (dims, np.full(shape[:3], kernel_diverged, dtype=np.int32)),
         "stopped_at": (dims, stopped),
         "learning_rate": (dims, np.full(shape[:3], 0.1)),
     }
@@ -139,6 +141,19 @@ def test_divergence_before_anything_was_recorded() -> None:
     assert found.step is None
     assert found.means == {}
     assert found.exponents == {}
+
+
+def test_a_kernel_prediction_that_overflows_is_told() -> None:
+    result = study(kernel_diverged=1)
+    result.kernel_gap.loc[{"step": result.step[result.step > 30]}] = math.nan
+    found = find(result).similarities[0]
+    assert found.step is not None
+    assert found.step <= 30
+    assert f"judged at step {found.step}: the fixed kernel's own prediction overflows later" in found.sentence
+    result.kernel_gap[:] = math.nan
+    found = find(result).similarities[0]
+    assert found.verdict is Verdict.DIVERGES
+    assert "lower the learning rate" in found.sentence
 
 
 @pytest.mark.parametrize("widths", [(64,), (64, 128)])

@@ -1,0 +1,50 @@
+"""Figures and the single-file HTML page, rebuilt from a stored result alone. The only home of matplotlib and jinja2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xarray as xr
+
+from kontrast.errors import StoreError
+from kontrast.report.axes import INK, PRINT_INK, style
+from kontrast.report.figures import panel_figure, plate_figure, plates
+from kontrast.report.page import render
+from kontrast.report.svg import to_png, to_svg
+from kontrast.sweep import Findings, write_atomic
+
+__all__ = ["write_report"]
+
+PAGE = "report.html"
+
+
+def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:
+    """Write `report.html`, one SVG a panel and the headline `study.png` into `folder`; return the page's path.
+
+    The same result and findings give the same bytes. The page is written last and needs none of the other files.
+    """
+    folder = Path(folder)
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for name, content in _files(result, findings).items():
+            write_atomic(folder / name, content)
+    except OSError as error:
+        raise StoreError(f"cannot write the report to {folder}: {error.strerror}; make the folder writable") from None
+    return folder / PAGE
+
+
+def _files(result: xr.Dataset, findings: Findings) -> dict[str, bytes]:
+    """Every file of the report by its path in the folder, the page last."""
+    made = plates(result, findings)
+    files: dict[str, bytes] = {}
+    pictures: dict[str, str] = {}
+    for panel in (panel for plate in made for panel in plate.panels):
+        with style(INK, salt=panel.name):
+            label = f"{panel.label}. Data: {findings.spec.data}."
+            pictures[panel.name] = to_svg(panel_figure(panel), name=panel.name, label=label)
+        files[f"figures/{panel.name}.svg"] = pictures[panel.name].encode() + b"\n"
+    headline = made[0]
+    with style(PRINT_INK, salt=headline.name):
+        files[f"figures/{headline.name}.png"] = to_png(plate_figure(headline))
+    files[PAGE] = render(result, findings, made, pictures).encode()
+    return files

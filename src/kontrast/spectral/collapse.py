@@ -7,6 +7,8 @@ centred rank is full and an uncentred one is 1.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from kontrast._types import Tensor
@@ -18,9 +20,12 @@ def effective_rank(embedding: Tensor, *, centred: bool = True) -> float:
 
     Roy & Vetterli (2007). `centred=True` subtracts the mean point first (the rank of the covariance);
     `centred=False` is the convention of RankMe and of paper B's collapse to one direction. NaN for an embedding with
-    no spread at all, which has no directions to count.
+    no spread at all, which has no directions to count, and for one that has overflowed.
     """
-    values = torch.linalg.svdvals(_checked(embedding, centred=centred))
+    matrix = _checked(embedding, centred=centred)
+    if not torch.isfinite(matrix).all():
+        return math.nan
+    values = torch.linalg.svdvals(matrix)
     share = values / values.sum()
     return float(torch.exp(torch.special.entr(share).sum()))
 

@@ -60,15 +60,16 @@ def run_cells(
 
 def _processes(workers: int) -> ProcessPoolExecutor:
     # spawn, not fork: torch's thread pools do not survive a fork.
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=(os.getpid(),))
 
 
-def _start_worker() -> None:
+def _start_worker(parent: int) -> None:
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
 
 
 def _die_with_parent(parent: int) -> None:

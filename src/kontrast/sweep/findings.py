@@ -47,6 +47,7 @@ class SimilarityFindings:
     means: dict[str, tuple[float, ...]]  # measure → one value a width, at `step`
     exponents: dict[str, PowerLaw]  # measure → law in the width; absent where it cannot be fitted
     diverged: tuple[int, ...]  # how many seeds diverged, a width
+    kernel_diverged: tuple[int, ...]  # in how many seeds the fixed kernel's own prediction overflowed, a width
     diverged_at: tuple[float, ...]  # mean step of divergence, a width; NaN where none did
     divergence_law: LogLaw | None  # mean step of divergence against ln width, when every run diverged
 
@@ -113,10 +114,13 @@ def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
         means=means,
         exponents=exponents,
         diverged=tuple(int(row.sum()) for row in diverged),
+        kernel_diverged=tuple(int(row.sum()) for row in result.kernel_diverged.values),
         diverged_at=diverged_at,
         divergence_law=fit_log_law(widths, diverged_at) if diverged.all() and len(widths) > 1 else None,
     )
     verdict, words = _verdict(plain, result.sizes["seed"], tolerance)
+    if sum(plain.kernel_diverged) and at is not None:
+        words += f" (judged at step {at}: the fixed kernel's own prediction overflows later)"
     return dataclasses.replace(plain, verdict=verdict, sentence=f"{plain.similarity}: {words}")
 
 
@@ -147,6 +151,8 @@ def _verdict(found: SimilarityFindings, n_seeds: int, tolerance: float) -> tuple
     widest, n_diverged = found.widths[-1], sum(found.diverged)
     if n_diverged:
         return Verdict.DIVERGES, f"{_divergence(found, n_seeds)}{_drift(found)}no kernel describes where it goes"
+    if not found.means:
+        return Verdict.DIVERGES, "the fixed kernel's own prediction overflows at once; lower the learning rate"
     gaps, moves = found.means["kernel_gap"], found.means["output_move"]
     if moves[-1] < tolerance:
         return Verdict.STILL, (

@@ -216,6 +216,7 @@ def _as_dataset(
         | {
             "diverged": ((), np.int32(trained.status is Status.DIVERGED)),
             "stopped_at": ((), np.int32(trained.stopped_at)),
+            "kernel_diverged": ((), np.int32(twin.status is Status.DIVERGED)),
             "learning_rate": ((), rate),
             "ntk_scale": ((), scale, {"long_name": "max |K(0)| over the probe points"}),
         },

@@ -1,0 +1,76 @@
+"""The command line that makes a study again, rebuilt from its spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Any
+
+from kontrast.report.svg import printable
+from kontrast.sweep import COSINE_RATE, TOLERANCE, Findings, StudySpec
+
+# Every field that has an option. The learning rates and the tolerance have their own rules below; the rest of the spec
+# (probes, digest, format) follows from these, the data and the version.
+OPTIONS = {
+    "data": "--data",
+    "split": "--split",
+    "image_shape": "--image-shape",
+    "n_samples": "--samples",
+    "view": "--view",
+    "n_positives": "--positives",
+    "negatives": "--negatives",
+    "similarities": "--similarity",
+    "link": "--link",
+    "temperature": "--temperature",
+    "delta": "--delta",
+    "activation": "--activation",
+    "depth": "--depth",
+    "parametrization": "--parametrization",
+    "d_out": "--d-out",
+    "widths": "--widths",
+    "n_seeds": "--seeds",
+    "n_steps": "--steps",
+    "learning_rates": "--learning-rate",
+    "device": "--device",
+    "dtype": "--dtype",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """The command, and whether it says all: a spec made in Python may hold what no option can."""
+
+    text: str
+    complete: bool
+
+
+def command(findings: Findings) -> Command:
+    """`kontrast study` with the options that differ from its defaults, quoted for a shell."""
+    spec, default = findings.spec, StudySpec()
+    options = {
+        option: _text(getattr(spec, field))
+        for field, option in OPTIONS.items()
+        if field != "learning_rates" and getattr(spec, field) != getattr(default, field)
+    }
+    rates = spec.learning_rates or ()
+    if len(set(rates)) == 1:
+        options["--learning-rate"] = _text(rates[0])
+    if findings.tolerance != TOLERANCE:
+        options["--tolerance"] = _text(findings.tolerance)
+    text = shlex.join(["kontrast", "study", *(word for pair in options.items() for word in pair)])
+    complete = _rates_are_automatic(spec) and _probes_are_automatic(spec, default) and text == printable(text)
+    return Command(printable(text), complete)
+
+
+def _rates_are_automatic(spec: StudySpec) -> bool:
+    """One rate for all is an option; different ones come from the data, with cosine's fixed. Others have no option."""
+    rates = dict(zip(spec.similarities, spec.learning_rates or (), strict=False))
+    return len(set(rates.values())) < 2 or rates.get("cosine") == COSINE_RATE
+
+
+def _probes_are_automatic(spec: StudySpec, default: StudySpec) -> bool:
+    return spec.n_probes == min(default.n_probes, spec.n_samples)
+
+
+def _text(value: Any) -> str:
+    return ",".join(_text(part) for part in value) if isinstance(value, tuple) else str(value)

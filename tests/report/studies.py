@@ -1,0 +1,91 @@
+"""Small made-up studies in the shape of `sweep.measure`: every number a formula, every odd case one argument."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from kontrast.sweep import MEASURES, StudySpec
+
+Divergence = Callable[[int, int], int | None]  # (width, seed) → the step of divergence, None where there is none
+
+
+def later_when_wider(width: int, seed: int) -> int:
+    return round(4 * np.log(width)) + 2 * seed
+
+
+def study(
+    *,
+    diverging: Mapping[str, Divergence] | None = None,
+    scale: Mapping[str, float] | None = None,
+    kernel_until: int | None = None,
+    **fields: Any,
+) -> xr.Dataset:
+    """A result whose measures are multiplied by `scale` and whose runs stop where `diverging` says (dot by default).
+
+    From the step `kernel_until` on the fixed kernel's own prediction is overflown.
+    """
+    similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
+    rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
+    small = StudySpec(widths=(16, 64, 256), n_seeds=3, n_steps=60, view="crop:0.5,1.0", data_digest="61cc0492")
+    spec = dataclasses.replace(small, similarities=similarities, **{"learning_rates": rates, **fields})
+    runs = {"dot": later_when_wider} if diverging is None else diverging
+    parts = [_runs(spec, name, runs.get(name, lambda width, seed: None), scale or {}) for name in similarities]
+    result = xr.concat(parts, dim="similarity")
+    result["kernel_diverged"] = xr.full_like(result.diverged, kernel_until is not None)
+    if kernel_until is not None:
+        for name in ("kernel_gap", "kernel_loss"):
+            result[name] = result[name].where(result.step < kernel_until)
+    result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
+    return result
+
+
+def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping[str, float]) -> xr.Dataset:
+    widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.record_steps, dtype=float)
+    w, s, t = np.meshgrid(widths, np.arange(spec.n_seeds, dtype=float), steps, indexing="ij")
+    noise, grown = 1 + 0.1 * np.sin(3 * s + np.log2(w)), np.log1p(t) / np.log1p(steps[-1])
+    values = {
+        "ntk_drift_max": 300 * w**-0.8 * grown * noise,
+        "ntk_drift_fro": 4 * w**-0.8 * grown * noise,
+        "kernel_gap": 1.2 * w**-0.75 * grown**2 * noise,
+        "output_move": 0.6 * grown * noise,
+        "parameter_move": 3 * grown * noise,
+        "loss": -0.6 * grown * noise,
+        "kernel_loss": -0.61 * grown * noise,
+        "effective_rank": 9 - 2 * grown * noise,
+        "spread": 0.4 + 0.4 * grown / noise,
+    }
+    assert values.keys() == MEASURES.keys()
+    stopped = np.array([[diverges(int(width), seed) or np.nan for seed in range(spec.n_seeds)] for width in widths])
+    over = np.nan_to_num(t / stopped[..., None])  # 0 … 1 on the way to a divergence, 0 for a run that has none
+    for name in ("ntk_drift_max", "output_move", "loss"):
+        values[name] = values[name] * np.exp(np.minimum(200, (3 * np.minimum(over, 1)) ** 5))
+    for name, value in values.items():
+        value[over >= 1] = np.nan if name != "kernel_loss" else value[over >= 1]
+        values[name] = value * scale.get(name, 1.0)
+    dims = ("width", "seed")
+    return xr.Dataset(
+        {name: ((*dims, "step"), value, {"long_name": MEASURES[name]}) for name, value in values.items()}
+        | {
+            "diverged": (dims, np.isfinite(stopped).astype(np.int32)),
+            "stopped_at": (dims, np.where(np.isfinite(stopped), stopped, spec.n_steps).astype(np.int32)),
+            "learning_rate": (
+                dims,
+                np.full(
+                    stopped.shape, dict(zip(spec.similarities, spec.learning_rates or (), strict=True))[similarity]
+                ),
+            ),
+            "ntk_scale": (dims, np.full(stopped.shape, 250.0), {"long_name": "max |K(0)| over the probe points"}),
+        },
+        coords={
+            "width": widths.astype(np.int32),
+            "seed": np.arange(spec.n_seeds, dtype=np.int32),
+            "step": steps.astype(np.int32),
+            "similarity": similarity,
+        },
+    )

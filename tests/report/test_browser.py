@@ -1,0 +1,51 @@
+"""The page in a real browser: on a phone it never scrolls sideways, and its pictures are there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kontrast.report import write_report
+from kontrast.sweep import find
+from tests.report.studies import study
+
+OPTIONS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+OPTIONS += "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=5000"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    long_name = "a/very/long/path/" + "without_a_single_space" * 8 + ".npz"
+    result = study(data=long_name, widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2)
+    return write_report(tmp_path_factory.mktemp("page"), result, find(result))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_never_scrolls_sideways(width: int, page: Path, tmp_path: Path) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium; install it (apt-get install chromium) to look at the page in a browser")
+    frame = tmp_path / "frame.html"
+    # A window cannot be as narrow as a phone; a frame can.
+    frame.write_text(
+        f"<iframe id=f src='{page.as_uri()}' style='width:{width}px;height:900px'></iframe><output id=o></output>"
+        "<script>f.onload = () => { const d = f.contentDocument, e = d.documentElement;"
+        "const r = [e.scrollWidth, e.clientWidth];"
+        "r.push(Math.min(...[...d.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)));"
+        "r.push(Math.max(...[...d.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)));"
+        "o.textContent = 'measured ' + r.map(Math.round).join(' '); };</script>"
+    )
+    command = [chromium, *OPTIONS.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", frame.as_uri()]
+    outcome = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    measured = re.search(r"measured (\d+) (\d+) (\d+) (\d+)", outcome.stdout)
+    assert measured, outcome.stderr[-2000:]
+    content, window, narrowest, rightmost = (int(part) for part in measured.groups())
+    assert window in range(width - 20, width + 1)
+    assert content <= window
+    assert narrowest >= 330  # a panel's own text is 10 of its 331 points high: no smaller than 10 pixels
+    assert rightmost <= window

@@ -1,0 +1,249 @@
+"""What the page says is what the findings say, and its command makes the study again."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import kontrast.sweep
+from kontrast.cli import app
+from kontrast.report.command import OPTIONS, command
+from kontrast.report.page import RULES, render, share, short
+from kontrast.sweep import Findings, StudySpec, Verdict, find
+from tests.report.reading import Page
+from tests.report.studies import later_when_wider, study
+
+
+def page_of(result: Any, **options: float) -> tuple[Page, Findings]:
+    findings = find(result, **options)
+    return Page(render(result, findings, (FAKE,), {})), findings
+
+
+@dataclasses.dataclass(frozen=True)
+class FakePlate:
+    name: str = "study"
+    title: str = "Pictures"
+    caption: str = "None here."
+    panels: tuple[()] = ()
+
+
+FAKE: Any = FakePlate()
+NUMBERS = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "output_move", "parameter_move", "effective_rank", "spread")
+
+
+def rows_after(page: Page, caption: str) -> list[list[str]]:
+    """The rows of the table with that caption, as strings."""
+    rows: list[list[str]] = []
+    within_table = False
+    for within, data in page.texts:
+        if "caption" in within or "table" not in within:
+            within_table = caption in data and "table" in within
+        if within_table and "tr" in within and within[-1] == "tr":
+            continue
+        if within_table and "tr" in within:
+            rows[-1].append(data.strip())
+        elif within_table and "table" in within:
+            rows.append([])
+    return [[cell for cell in row if cell] for row in rows if any(row)]
+
+
+def test_tables_hold_the_means_and_the_exponents() -> None:
+    page, findings = page_of(study())
+    for found in findings.similarities:
+        rows = rows_after(page, f"{found.similarity} similarity, learning rate {found.learning_rate:g}")
+        assert f"at step {found.step}" in page.text("caption")
+        body = {row[0]: row[1:] for row in rows[1:]}
+        for i, width in enumerate(found.widths):
+            write = [short, share, share, share, short, short, share]
+            expected = [f(found.means[name][i]) for f, name in zip(write, NUMBERS, strict=True)]
+            assert body[str(width)][:-1] == expected
+            at = f"{found.diverged[i]} of 3, step {found.diverged_at[i]:.0f}" if found.diverged[i] else "–"
+            assert body[str(width)][-1] == at
+        laws = " ".join(body["∝ M^"])
+        for law in found.exponents.values():
+            assert str(law) in laws
+        assert laws.count("[") == len(found.exponents) == 4
+
+
+def test_numbers_keep_three_digits() -> None:
+    assert [short(v) for v in (2.6, 28.2371, 100.2, 1234.0, 0.0001)] == ["2.60", "28.2", "100", "1.23e+03", "0.000100"]
+    assert [share(v) for v in (0.13387, 1.1566, 12.0, float("nan"))] == ["13.39%", "115.66%", "1.2e+01", "–"]
+
+
+def test_verdicts_are_the_findings_words() -> None:
+    page, findings = page_of(study())
+    for found in findings.similarities:
+        assert found.verdict.value in page.text("span")
+        assert found.sentence.removeprefix(f"{found.similarity}: ") in page.text("p")
+    badges = [a["class"].split()[1] for a in page.all("span") if "badge" in a.get("class", "")]
+    assert badges == [found.verdict.name.lower() for found in findings.similarities]
+
+
+VERDICTS = {
+    Verdict.DIVERGES: study(similarities=("cosine",), diverging={"cosine": later_when_wider}),
+    Verdict.STILL: study(similarities=("cosine",), scale={"output_move": 0.01}),
+    Verdict.KERNEL: study(similarities=("cosine",)),
+    Verdict.KERNEL_WHEN_WIDER: study(similarities=("cosine",), scale={"kernel_gap": 20}),
+    Verdict.LEARNS: study(similarities=("cosine",), widths=(64,), scale={"kernel_gap": 20}),
+}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_rule_that_decided_is_marked(verdict: Verdict) -> None:
+    page, findings = page_of(VERDICTS[verdict])
+    assert findings.similarities[0].verdict is verdict
+    assert page.text("strong") == "(decided cosine)"
+    items = page.text("ol").split(";")
+    [marked] = [item for item in items if "(decided cosine)" in item]
+    assert verdict.value in marked
+    assert RULES[verdict] in marked
+
+
+def test_rules_stand_in_the_order_in_which_they_are_asked() -> None:
+    """A study that meets the conditions of two rules is judged by the one that stands first."""
+    order = list(RULES)
+    assert set(order) == set(Verdict)
+    both = {
+        (Verdict.DIVERGES, Verdict.STILL): study(
+            similarities=("cosine",), diverging={"cosine": later_when_wider}, scale={"output_move": 1e-9}
+        ),
+        (Verdict.STILL, Verdict.KERNEL): study(similarities=("cosine",), scale={"output_move": 0.01}),
+        (Verdict.KERNEL, Verdict.KERNEL_WHEN_WIDER): study(similarities=("cosine",)),
+    }
+    for (first, second), result in both.items():
+        assert find(result).similarities[0].verdict is first
+        assert order.index(first) < order.index(second)
+
+
+def test_a_kernel_that_overflows_at_once_is_no_kernel() -> None:
+    page, findings = page_of(study(similarities=("cosine",), kernel_until=1))
+    assert findings.similarities[0].verdict is Verdict.DIVERGES
+    assert "too early an overflow for means" in page.text("caption")
+    assert rows_after(page, "cosine similarity")[1] == ["16", *["–"] * 8]
+
+
+def test_another_tolerance_is_named_and_repeated() -> None:
+    page, _ = page_of(study(), tolerance=0.125)
+    assert "a tolerance of 0.125" in page.text("p")
+    assert "--tolerance 0.125" in page.text("pre")
+    assert "kontrast report FOLDER --tolerance" in page.text("pre")
+
+
+def test_every_field_of_the_spec_is_in_the_setting() -> None:
+    result = study(depth=3, negatives="all", temperature=0.25, link="softmax")
+    page, findings = page_of(result)
+    rows = {row[0]: row[1:] for row in rows_after(page, "Every field")}
+    assert rows.keys() - {"field"} == {field.name for field in dataclasses.fields(StudySpec)}
+    assert rows["depth"] == ["3", "--depth"]
+    assert rows["widths"] == ["16, 64, 256", "--widths"]
+    assert rows["temperature"][0] == str(findings.spec.temperature)
+    assert "3 hidden layers" in page.text("header")
+
+
+def test_every_array_of_the_result_is_described() -> None:
+    result = study()
+    page, _ = page_of(result)
+    for name in result.data_vars:
+        assert str(name) in page.text("code")
+    for name, size in result.sizes.items():
+        assert f"{name} ({size})" in page.text("p")
+
+
+SPECS = {
+    "the default": study(widths=StudySpec().widths, n_seeds=5, n_steps=200),
+    "everything else": study(
+        data="my data/it's $HOME <b>.npz",
+        split="all",
+        image_shape=(3, 8, 8),
+        n_samples=20,
+        n_probes=20,
+        view="crop:0.25,1.0+flip",
+        n_positives=2,
+        negatives="all",
+        similarities=("dot",),
+        link="softmax",
+        temperature=0.1,
+        delta=0.5,
+        activation="tanh",
+        depth=3,
+        parametrization="standard",
+        d_out=4,
+        device="cpu",
+        dtype="float32",
+        learning_rates=(0.003,),
+    ),
+    "one rate for both": study(learning_rates=(0.02, 0.02)),
+    "dot before cosine": study(similarities=("dot", "cosine")),
+    "a path with a dash": study(data="-data.npz", negatives=3),
+}
+
+
+def parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
+    """The spec that the real command line makes of the text, caught before it is prepared and run."""
+    caught: list[StudySpec] = []
+
+    class CaughtError(Exception):
+        pass
+
+    def catch(spec: StudySpec) -> StudySpec:
+        caught.append(spec)
+        raise CaughtError
+
+    monkeypatch.setattr(kontrast.sweep, "prepare", catch)
+    words = shlex.split(text)
+    assert words[0] == "kontrast"
+    outcome = CliRunner().invoke(app, words[1:])
+    assert isinstance(outcome.exception, CaughtError), outcome.output
+    return caught[0]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, findings = page_of(SPECS[name])
+    made = command(findings)
+    assert made.complete
+    assert made.text in page.text("pre")
+    again, spec = parsed(made.text, monkeypatch), findings.spec
+    automatic = dataclasses.replace(
+        spec,
+        data_digest="",
+        n_probes=StudySpec().n_probes,
+        learning_rates=spec.learning_rates if len(set(spec.learning_rates or ())) == 1 else None,
+    )
+    assert again == automatic
+
+
+def test_the_default_study_has_a_short_command() -> None:
+    assert command(find(SPECS["the default"])).text == "kontrast study --view crop:0.5,1.0"
+
+
+@pytest.mark.parametrize("fields", [{"learning_rates": (0.2, 0.3)}, {"n_probes": 7}, {"data": "\x01.npz"}])
+def test_what_no_option_can_say_is_admitted(fields: dict[str, Any]) -> None:
+    page, findings = page_of(study(**fields))
+    assert not command(findings).complete
+    assert "does not make the study again" in page.text("strong")
+    assert "kontrast study --resume" in page.text("code")
+
+
+def test_every_option_exists() -> None:
+    known = CliRunner().invoke(app, ["study", "--help"], env={"COLUMNS": "200"}).output
+    assert set(OPTIONS.values()) <= set(re.findall(r"--[a-z-]+", known))
+    assert OPTIONS.keys() <= {field.name for field in dataclasses.fields(StudySpec)}
+
+
+def test_the_reproduction_by_spec_alone_is_true(tmp_path: Path) -> None:
+    """A folder that holds only spec.json is one that the store accepts for that spec."""
+    from kontrast.sweep import Store
+
+    spec = find(study()).spec
+    Store(tmp_path / "first").claim(spec.as_dict())
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "spec.json").write_bytes((tmp_path / "first" / "spec.json").read_bytes())
+    Store(tmp_path / "second").claim(spec.as_dict())
+    assert StudySpec.from_dict(Store(tmp_path / "second").spec()) == spec

@@ -1,0 +1,253 @@
+"""The report as files: complete, the same every time, self-contained, and whatever the study holds."""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import re
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import xarray as xr
+
+from kontrast.errors import StoreError
+from kontrast.report import write_report
+from kontrast.sweep import MEASURES, find
+from tests.report.reading import Page
+from tests.report.studies import study
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVIL = "<script>alert(1)</script>\"'&amp;$x^2$ {{ 7*7 }}.npz"
+
+
+def report(folder: Path, result: xr.Dataset) -> Page:
+    return Page(write_report(folder, result, find(result)).read_text())
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+CASES = {
+    "one width": study(widths=(64,)),
+    "two widths, one seed": study(widths=(64, 128), n_seeds=1),
+    "one width, one seed, one step": study(widths=(64,), n_seeds=1, n_steps=1, similarities=("cosine",)),
+    "thirteen widths": study(widths=tuple(2**k for k in range(2, 15)), n_seeds=1, similarities=("cosine",)),
+    "cosine alone, three hidden layers, one output": study(similarities=("cosine",), depth=3, d_out=1),
+    "dot alone, diverged before any recorded step": study(similarities=("dot",), diverging={"dot": lambda w, s: 1}),
+    "some seeds diverge": study(diverging={"cosine": lambda w, s: 20 if s == 1 and w > 16 else None}),
+    "the kernel's prediction overflows": study(similarities=("cosine",), kernel_until=20),
+    "the kernel's prediction overflows at once": study(similarities=("cosine",), kernel_until=1),
+    "zeros": study(similarities=("cosine",), scale=dict.fromkeys(MEASURES.keys() - {"output_move"}, 0.0)),
+    "huge": study(scale={"ntk_drift_max": 1e150, "loss": 1e150, "output_move": 1e150, "parameter_move": 1e150}),
+    "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
+}
+wild = CASES["a wild law through two widths"]
+wild["ntk_drift_max"] = wild.ntk_drift_max * xr.DataArray([1e-100, 1e100], dims="width")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    report(folder, study())
+    return folder
+
+
+def test_a_report_is_its_page_its_panels_and_the_headline(built: Path) -> None:
+    panels = [
+        "study-width",
+        "study-step",
+        "prediction-width",
+        "prediction-step",
+        "movement-weights",
+        "movement-outputs",
+    ]
+    panels += ["collapse-rank", "collapse-spread", "divergence", "losses-cosine", "losses-dot"]
+    expected = {"report.html", "figures/study.png", *(f"figures/{name}.svg" for name in panels)}
+    assert content(built).keys() == expected
+    assert len(Page((built / "report.html").read_text()).all("svg")) == len(panels)
+
+
+def test_the_same_result_gives_the_same_bytes_whatever_matplotlib_is_set_to(built: Path, tmp_path: Path) -> None:
+    with mpl.rc_context({"font.size": 20, "svg.fonttype": "path", "xtick.direction": "in", "lines.markersize": 9}):
+        before = dict(mpl.rcParams)
+        report(tmp_path, study())
+        assert dict(mpl.rcParams) == before
+    assert content(tmp_path) == content(built)
+
+
+def test_other_numbers_give_another_report(built: Path, tmp_path: Path) -> None:
+    report(tmp_path, study(scale={"kernel_gap": 1.5}))
+    changed = {name for name, data in content(tmp_path).items() if data != content(built)[name]}
+    assert changed == {"report.html", "figures/prediction-width.svg", "figures/prediction-step.svg"}
+
+
+def test_a_report_is_rebuilt_in_place(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "figures" / "study.png").write_text("old")
+    report(tmp_path, study(widths=(64,), n_seeds=1, similarities=("cosine",)))
+    assert not [data for data in content(tmp_path).values() if data == b"old"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "figures").write_text("a file in the way")
+    with pytest.raises(StoreError, match=re.escape(str(tmp_path))):
+        report(tmp_path, study(widths=(64,), n_seeds=1))
+
+
+def test_the_headline_is_a_picture_for_a_readme(built: Path) -> None:
+    data = (built / "figures" / "study.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
+    assert 1200 <= width <= 1600
+    assert 500 <= height <= 800
+    assert b"tEXt" not in data  # no software, no date
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_odd_studies_are_reported_without_a_warning(name: str, tmp_path: Path) -> None:
+    result = CASES[name]
+    page = report(tmp_path, result)
+    check_page(page)
+    for path in (tmp_path / "figures").glob("*.svg"):
+        check_svg(path, page)
+    assert ("divergence" in content_names(tmp_path)) == bool(result.diverged.any())
+    assert "nan" not in page.text().lower().replace("a diverged run is nan", "")
+    assert "inf" not in page.text().lower().split()
+
+
+def content_names(folder: Path) -> set[str]:
+    return {Path(name).stem for name in content(folder)}
+
+
+def check_page(page: Page) -> None:
+    """Nothing is loaded from anywhere, and every id is one element's."""
+    for tag, attributes in page.tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "base", "foreignobject"}
+        for key, value in attributes.items():
+            assert not key.startswith("on"), f"{tag} runs {key}"
+            if key in ("href", "src", "srcset", "action", "data", "xlink:href"):
+                assert value.startswith("#"), f"{tag} refers to {value}"
+            if key not in ("xmlns", "xmlns:xlink", "aria-label"):
+                assert "//" not in value
+            for reference in re.findall(r"url\(([^)]*)\)", value):
+                assert reference.startswith("#")
+    styles = "".join(data for within, data in page.texts if "style" in within)
+    assert "@import" not in styles
+    assert "url(" not in styles
+    ids = Counter(attributes["id"] for _, attributes in page.tags if "id" in attributes)
+    assert ids.total() > 20
+    assert not [name for name, count in ids.items() if count > 1]
+    used = {attributes["href"][1:] for _, attributes in page.tags if "href" in attributes}
+    used |= {
+        name
+        for _, attributes in page.tags
+        for value in attributes.values()
+        for name in re.findall(r"url\(#(.*?)\)", value)
+    }
+    assert used <= ids.keys()
+
+
+def check_svg(path: Path, page: Page) -> None:
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == f"{SVG}svg"
+    assert root.get("viewBox")
+    assert root.get("aria-label") in [attributes["aria-label"] for attributes in page.all("svg")]
+    text = path.read_text()
+    assert "currentColor" in text
+    assert "#010203" not in text
+    assert "nan" not in " ".join(element.get("d", "") for element in root.iter()).lower()
+    width, height = (float(part) for part in root.attrib["viewBox"].split()[2:])
+    for element in root.iter(f"{SVG}text"):
+        moved = re.search(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
+        x, y = moved.groups() if moved else (element.attrib["x"], element.attrib["y"])
+        assert 0 <= float(x) <= width
+        assert 0 <= float(y) <= height
+
+
+@pytest.mark.parametrize("name", [EVIL, "../数据/étude ✓.npz", "a\x01b\udcff\n$\\frac{1}{2}$.npy"])
+def test_a_data_set_may_have_any_name(name: str, tmp_path: Path) -> None:
+    result = study(data=name, view=EVIL, activation="<b>relu</b>", widths=(64,), n_seeds=1, similarities=("cosine",))
+    page = report(tmp_path, result)
+    check_page(page)
+    assert not page.all("b")
+    assert EVIL in page.text("td")
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in name)
+    assert shown in page.text("h1")
+    assert shown in page.text("title")
+    assert shown in page.text("td")
+    for attributes in page.all("svg"):
+        assert shown in attributes["aria-label"]
+    for path in (tmp_path / "figures").glob("*.svg"):
+        root = ElementTree.parse(path).getroot()
+        assert shown in root.attrib["aria-label"]
+        assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
+            "svg",
+            "g",
+            "path",
+            "use",
+            "defs",
+            "clipPath",
+            "rect",
+            "text",
+        }
+
+
+def test_the_template_is_part_of_the_package() -> None:
+    assert importlib.resources.files("kontrast.report").joinpath("templates", "page.html").is_file()
+
+
+def test_the_page_is_accessible(built: Path) -> None:
+    page = Page((built / "report.html").read_text())
+    assert page.all("html")[0]["lang"] == "en"
+    assert any(meta.get("name") == "viewport" for meta in page.all("meta"))
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 20 and a["viewbox"] for a in page.all("svg"))
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 6
+    assert not [a for a in page.all("svg") if "width" in a or "height" in a]  # so that CSS scales them
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_has_contrast_in_both_schemes(built: Path) -> None:
+    css = (built / "report.html").read_text().split("</style>")[0]
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in re.findall(r":root \{([^}]*)\}", css)]
+    assert len(schemes) == 2
+    assert luminance(schemes[0]["page"]) > 0.9
+    assert luminance(schemes[1]["page"]) < 0.05
+    for scheme in schemes:
+        for ink in ("ink", "quiet"):
+            for ground in ("page", "raised"):
+                assert contrast(scheme[ink], scheme[ground]) >= 4.5
+    badges = re.findall(r"--badge: (#\w{6})", css)
+    assert len(badges) == 5
+    assert min(contrast("#ffffff", badge) for badge in badges) >= 4.5
+
+
+def test_colours_stand_out_on_both_pages_and_keep_their_order_in_grey(built: Path) -> None:
+    from kontrast.report.axes import COLOURS, width_colours
+
+    for similarity, colour in COLOURS.items():
+        assert min(contrast(colour, "#ffffff"), contrast(colour, "#14171b")) > 3
+        ramp = width_colours(similarity, 6)
+        assert min(min(contrast(c, "#ffffff"), contrast(c, "#14171b")) for c in ramp) > 2.2
+        lightness = [116 * luminance(c) ** (1 / 3) - 16 for c in ramp]
+        assert max(np.diff(lightness)) < -5
