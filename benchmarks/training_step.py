@@ -65,7 +65,7 @@ def main() -> None:
             net = kt.nets.MLP(
                 data.rows.shape[1], width, 10, generator=generator, dtype=torch.float64, device=options.device
             )
-            arguments, n_steps = (net, pairs, 0.1), 50 if width * n_samples < 10**5 else 5
+            arguments, n_steps = (net, pairs, 0.1), 100 if width * n_samples < 10**5 else 5
             difference = (kontrast_run(*arguments, 5) - hand_written(*arguments, 5)).abs().max()
             assert difference < 1e-10, f"the two sides do not compute the same thing: {difference}"
             pairs_of_times = [

@@ -31,6 +31,15 @@ def test_any_module_is_a_pure_function_of_its_parameters() -> None:
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
 
 
+def test_an_mlp_is_the_same_pure_function_by_its_shorter_way() -> None:
+    net, other = (MLP(3, 8, 2, depth=2, generator=generator(s), dtype=torch.float64) for s in (1, 2))
+    x = randn(4, 3)
+    assert torch.equal(pure_function(net)(parameters_of(other), x), other(x))
+    assert torch.equal(
+        pure_function(nn.Sequential(net))({f"0.{k}": v for k, v in parameters_of(other).items()}, x), other(x)
+    )
+
+
 def test_parameters_are_copies() -> None:
     net = MLP(3, 4, 2)
     p = parameters_of(net)

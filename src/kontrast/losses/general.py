@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from kontrast._types import Tensor
 from kontrast.errors import require_positive
 from kontrast.losses._checks import require_choice, require_pairs
-from kontrast.losses.value import LossValue
+from kontrast.losses.value import LazyTerms, LossValue
 
 __all__ = [
     "ContrastiveLoss",
@@ -107,9 +107,9 @@ class Linear:
 
     def per_anchor(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> LossValue:
         """Losses and terms of shape (n,)."""
-        positive = -s_pos.sum(-1)
-        negative = (s_neg if negative_weight is None else negative_weight * s_neg).sum(-1)
-        return LossValue(positive + negative, {"positive": positive, "negative": negative})
+        attraction = s_pos.sum(-1)
+        repulsion = (s_neg if negative_weight is None else negative_weight * s_neg).sum(-1)
+        return LossValue(repulsion - attraction, LazyTerms(lambda: {"positive": -attraction, "negative": repulsion}))
 
     def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
         """Losses of shape (n,)."""
@@ -161,8 +161,7 @@ class LogSoftmax:
         # has NaN second derivatives for x < −88 (float32).
         x = _log_negative_mass(s_neg, negative_weight, self.temperature) - logits
         total = F.softplus(x, threshold=40.0).sum(-1)
-        alignment = -logits.sum(-1)
-        return LossValue(total, {"alignment": alignment, "uniformity": total - alignment})
+        return LossValue(total, LazyTerms(lambda: {"alignment": -logits.sum(-1), "uniformity": total + logits.sum(-1)}))
 
     def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
         """Losses of shape (n,)."""

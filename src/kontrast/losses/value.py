@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from kontrast._types import Tensor
 
-__all__ = ["LossValue"]
+__all__ = ["LazyTerms", "LossValue"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,8 +19,32 @@ class LossValue:
     """
 
     total: Tensor
-    terms: dict[str, Tensor]
+    terms: Mapping[str, Tensor]
 
     def mean(self) -> LossValue:
         """The same value averaged over all its entries: per-anchor losses become one scalar."""
-        return LossValue(self.total.mean(), {name: term.mean() for name, term in self.terms.items()})
+        terms = self.terms
+        return LossValue(self.total.mean(), LazyTerms(lambda: {name: term.mean() for name, term in terms.items()}))
+
+
+class LazyTerms(Mapping[str, Tensor]):
+    """Terms that are computed when somebody looks: a training loop, which does not, pays nothing for them."""
+
+    def __init__(self, compute: Callable[[], dict[str, Tensor]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _computed(self) -> dict[str, Tensor]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._computed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._computed)
+
+    def __len__(self) -> int:
+        return len(self._computed)
+
+    def __repr__(self) -> str:
+        return repr(self._computed)

@@ -10,6 +10,7 @@ from torch.func import functional_call, jvp, vjp
 
 from kontrast._types import Tensor
 from kontrast.errors import InputError
+from kontrast.nets.mlp import MLP
 
 Parameters = dict[str, Tensor]
 PureFunction = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -25,6 +26,8 @@ def parameters_of(module: nn.Module) -> Parameters:
 
 def pure_function(module: nn.Module) -> PureFunction:
     """f(parameters, x) for any module; its buffers (running statistics, say) are copied now and never change."""
+    if isinstance(module, MLP):
+        return module.at  # without functional_call's 20 µs, a tenth of a small net's step
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     # Looking for tied weights costs 30 µs a call, so it is done once here; a net without any goes without.
     tied = len(list(module.named_parameters())) < len(list(module.named_parameters(remove_duplicate=False)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -78,12 +78,19 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d_in) → (n, d_out); images are flattened."""
+        return self._evaluate(x, list(self.hidden), self.output)
+
+    def at(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """f(x) with other parameters than the net's own, by the net's names; the net is not changed."""
+        return self._evaluate(x, *self.layers(parameters))
+
+    def _evaluate(self, x: Tensor, V: Sequence[Tensor], W: Tensor) -> Tensor:
         *hidden_scales, scale = self.scales
         h = x.flatten(1)
-        for factor, V in zip(hidden_scales, self.hidden, strict=True):
-            a = h @ V.mT
+        for factor, V_l in zip(hidden_scales, V, strict=True):
+            a = h @ V_l.mT
             h = self.activation(a if factor == 1.0 else factor * a)
-        out = h @ self.output
+        out = h @ W
         return out if scale == 1.0 else scale * out
 
     def layers(self, parameters: Mapping[str, Tensor] | None = None) -> tuple[list[Tensor], Tensor]:

@@ -194,7 +194,8 @@ def _drift(found: SimilarityFindings) -> str:
     law = found.exponents.get("ntk_drift_max")
     if law is None:
         return ""
-    return f"NTK drift at step {found.step} {'falls' if law.exponent < 0 else 'grows'} as M^{law}; "
+    verb = "falls" if law.high < 0 else "grows" if law.low > 0 else "goes"  # "goes": the interval holds both signs
+    return f"NTK drift at step {found.step} {verb} as M^{law}; "
 
 
 def _round(width: float) -> str:
