@@ -221,22 +221,21 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
 def test_ten_kills_and_a_resume_give_the_same_arrays_bit_for_bit(tmp_path: Path) -> None:
     """SIGKILL at random moments while cells are computed and written."""
     whole, killed, moments = tmp_path / "whole", tmp_path / "killed", random.Random(2024)
-    kills, first = 0, True
+    kills = 0
     while kills < 10:
+        stored = sorted((killed / "cells").glob("*.sha256"))
+        for path in moments.sample(stored, len(stored) // 3):  # so that there is always something left to compute
+            path.unlink()
         process = start(killed)
-        if not first:
-            time.sleep(moments.uniform(0, 2))  # while importing, claiming, reading what is stored
+        if kills % 2:
+            time.sleep(moments.uniform(0, 4))  # while importing, claiming, reading, starting workers
         else:
-            wait_for_a_cell(killed, process)
-            first = False
-        time.sleep(moments.uniform(0, 1.5))
+            wait_for_a_cell(killed, process, more_than=len(list((killed / "cells").glob("*.sha256"))))
+            time.sleep(moments.uniform(0, 0.3))  # while computing and writing
         if process.poll() is None:
             process.kill()
             kills += 1
         process.communicate(timeout=30)
-        if kills % 3 == 2:  # lose some cells again, so that there is always something to compute
-            for path in moments.sample(sorted((killed / "cells").glob("*.nc")), 3):
-                path.unlink()
     resumed = kontrast("study", "--resume", killed)
     assert resumed.returncode == 0, resumed.stderr
     assert kontrast("study", *SLOWER, "-o", whole).returncode == 0

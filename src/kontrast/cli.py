@@ -302,7 +302,8 @@ class _Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:  # stopping a bar that never started would print an empty line
+            self.bar.stop()
 
     def start(self, missing: list[str]) -> None:
         """Show what is stored already and what is left to do."""
