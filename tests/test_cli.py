@@ -130,6 +130,8 @@ BAD = [
     (["study", "--data", "digits", "--samples", "5000"], "at most 1797"),
     (["study", *TINY, "--learning-rate", "0"], "positive number, got 0"),
     (["study", *TINY, "--learning-rate", "-1"], "positive number, got -1"),
+    (["study", *TINY, "--learning-rate", "fast"], "--learning-rate takes a number"),
+    (["study", *TINY, "--learning-rate", "0.1,0.2,0.3"], "one learning rate for each"),
     (["study", *TINY, "--temperature", "0"], "temperature must be a positive number"),
     (["study", *TINY, "--delta", "-0.1"], "delta must be a positive number"),
     (["study", *TINY, "--widths", "8,x"], "--widths takes whole numbers"),

@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 
 STUDIES = Path("kontrast-studies")
+TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effective_rank")  # what 80 columns hold
 _debug = {"on": False}
 
 
@@ -40,6 +41,12 @@ def main() -> None:
             raise
         _say(f"error: {error}")
         sys.exit(2)
+    except OSError as error:  # the disk is full, say: no mistake in the input, but nothing a traceback would explain
+        if _debug["on"]:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        _say(f"error: {error.strerror or error}{where}; finished cells are kept, run the same command to go on")
+        sys.exit(1)
 
 
 def _set_debug(value: bool) -> None:
@@ -105,8 +112,10 @@ def study(
     seeds: Annotated[int | None, typer.Option(help="Runs a width, averaged.", show_default="5")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of gradient descent.", show_default="200")] = None,
     learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Learning rate of every similarity.", show_default="cosine 0.1; dot 0.25 / mean |x|^2"),
+        str | None,
+        typer.Option(
+            help="One for all, or one a similarity: 0.1,0.003.", show_default="cosine 0.1; dot 0.25/mean |x|^2"
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
@@ -146,12 +155,13 @@ def study(
         "widths": _whole_numbers("--widths", widths),
         "n_seeds": seeds,
         "n_steps": steps,
+        "learning_rates": _learning_rates(learning_rate, similarity),
         "device": device,
         "dtype": dtype,
     }
     tolerance = TOLERANCE if tolerance is None else tolerance
     check_tolerance(tolerance)
-    spec = prepare(_spec(_given(**given), learning_rate, output, resume))
+    spec = prepare(_spec({key: value for key, value in given.items() if value is not None}, output, resume))
     folder = resume or output or STUDIES / spec.name
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}")
@@ -160,7 +170,7 @@ def study(
     try:
         with _Progress(spec) as progress:
             result = run_study(spec, folder, workers=n_workers, on_start=progress.start, on_cell=progress.advance)
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         _say(f"stopped; finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}")
         sys.exit(130)
     findings = find(result, tolerance=tolerance)
@@ -184,22 +194,15 @@ def report(
     _show(findings, write_report(folder, result, findings), as_json=as_json)
 
 
-def _spec(given: dict[str, Any], learning_rate: float | None, output: Path | None, resume: Path | None) -> StudySpec:
+def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:
+    """The spec of the options that were given; the library's defaults stand for the rest."""
     from kontrast.sweep import Store, StudySpec
 
-    if resume is not None:
-        if given or learning_rate is not None or output is not None:
-            raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
-        return StudySpec.from_dict(Store(resume).spec())
-    spec = StudySpec(**given)
-    if learning_rate is not None:
-        given["learning_rates"] = (learning_rate,) * len(spec.similarities)
-    return StudySpec(**given)
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    """The options that were given; the library's defaults stand for the rest."""
-    return {name: value for name, value in values.items() if value is not None}
+    if resume is None:
+        return StudySpec(**given)
+    if given or output is not None:
+        raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
+    return StudySpec.from_dict(Store(resume).spec())
 
 
 def _whole_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -209,6 +212,18 @@ def _whole_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{option} takes whole numbers with commas between, as in 64,128; got {text!r}") from None
+
+
+def _learning_rates(text: str | None, similarity: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--learning-rate takes a number, or one a similarity, as in 0.1,0.003; got {text!r}"
+        ) from None
+    return rates * len(_similarities(similarity or "both") or ()) if len(rates) == 1 else rates
 
 
 def _count_or_word(text: str | None) -> int | str | None:
@@ -243,6 +258,8 @@ def _table(found: SimilarityFindings) -> Table:
     from rich import box
     from rich.table import Table
 
+    from kontrast.report import COLUMNS
+
     when = f"at step {found.step}" if found.step is not None else "before any recorded step"
     table = Table(
         title=f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}",
@@ -250,36 +267,31 @@ def _table(found: SimilarityFindings) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    columns = {
-        "ntk_drift_max": ("NTK drift\nmax", _short),
-        "ntk_drift_fro": ("NTK drift\nrelative", _share),
-        "kernel_gap": ("kernel\ngap", _share),
-        "parameter_move": ("weights\nmoved", _short),
-        "effective_rank": ("effective\nrank", _short),
-    }
+    shown = {name: COLUMNS[name] for name in TABLE}
     table.add_column("width", justify="right", no_wrap=True)
-    for title, _ in columns.values():
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("diverged\nat step", justify="right", no_wrap=True)
+    for heading in (*(heading for heading, _ in shown.values()), "diverged at"):
+        table.add_column("\n".join(heading.rsplit(" ", 1)), justify="right", no_wrap=True)
     for i, width in enumerate(found.widths):
-        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in columns.items()]
-        table.add_row(str(width), *cells, f"{found.diverged_at[i]:.0f}" if found.diverged[i] else "–")
+        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in shown.items()]
+        table.add_row(str(width), *cells, _divergence(found, i))
     if found.exponents:
         table.add_section()
-        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in columns], "")
+        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown], "")
     return table
 
 
-def _short(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _share(value: float) -> str:
-    return f"{value:.2%}" if value < 10 else f"{value:.1e}"
+def _divergence(found: SimilarityFindings, i: int) -> str:
+    """The mean step of divergence, and in how many seeds it was where it was not all of them."""
+    if not found.diverged[i]:
+        return "–"
+    some = f" ({found.diverged[i]}×)" if found.diverged[i] < found.n_seeds else ""
+    return f"{found.diverged_at[i]:.0f}{some}"
 
 
 def _exponent(law: PowerLaw | None) -> str:
-    return "–" if law is None else f"{law.exponent:.2f}±{law.high - law.exponent:.2f}"
+    if law is None:
+        return "–"
+    return f"{law.exponent:.2f}±{law.high - law.exponent:.2f}" if law.n_points > 2 else f"{law.exponent:.2f}"
 
 
 class _Progress:

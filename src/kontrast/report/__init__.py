@@ -9,11 +9,11 @@ import xarray as xr
 from kontrast.errors import StoreError
 from kontrast.report.axes import INK, PRINT_INK, style
 from kontrast.report.figures import panel_figure, plate_figure, plates
-from kontrast.report.page import render
+from kontrast.report.page import COLUMNS, render
 from kontrast.report.svg import to_png, to_svg
 from kontrast.sweep import Findings, write_atomic
 
-__all__ = ["write_report"]
+__all__ = ["COLUMNS", "write_report"]
 
 PAGE = "report.html"
 

@@ -7,10 +7,10 @@ import shlex
 from typing import Any
 
 from kontrast.report.svg import printable
-from kontrast.sweep import COSINE_RATE, TOLERANCE, Findings, StudySpec
+from kontrast.sweep import TOLERANCE, Findings, StudySpec
 
-# Every field that has an option. The learning rates and the tolerance have their own rules below; the rest of the spec
-# (probes, digest, format) follows from these, the data and the version.
+# Every field that has an option. The rest of the spec (probes, digest, format) follows from these, the data and the
+# version.
 OPTIONS = {
     "data": "--data",
     "split": "--split",
@@ -50,22 +50,13 @@ def command(findings: Findings) -> Command:
     options = {
         option: _text(getattr(spec, field))
         for field, option in OPTIONS.items()
-        if field != "learning_rates" and getattr(spec, field) != getattr(default, field)
+        if getattr(spec, field) != getattr(default, field)
     }
-    rates = spec.learning_rates or ()
-    if len(set(rates)) == 1:
-        options["--learning-rate"] = _text(rates[0])
     if findings.tolerance != TOLERANCE:
         options["--tolerance"] = _text(findings.tolerance)
     text = shlex.join(["kontrast", "study", *(word for pair in options.items() for word in pair)])
-    complete = _rates_are_automatic(spec) and _probes_are_automatic(spec, default) and text == printable(text)
+    complete = _probes_are_automatic(spec, default) and text == printable(text)
     return Command(printable(text), complete)
-
-
-def _rates_are_automatic(spec: StudySpec) -> bool:
-    """One rate for all is an option; different ones come from the data, with cosine's fixed. Others have no option."""
-    rates = dict(zip(spec.similarities, spec.learning_rates or (), strict=False))
-    return len(set(rates.values())) < 2 or rates.get("cosine") == COSINE_RATE
 
 
 def _probes_are_automatic(spec: StudySpec, default: StudySpec) -> bool:

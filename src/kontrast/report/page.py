@@ -59,7 +59,7 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pi
         spec=spec,
         n_seeds=result.sizes["seed"],
         tolerance=findings.tolerance,
-        similarities=[_similarity(found, result.sizes["seed"]) for found in findings.similarities],
+        similarities=[_similarity(found) for found in findings.similarities],
         plates=plates,
         pictures={name: Markup(picture) for name, picture in pictures.items()},  # made by `to_svg` alone
         columns=[heading for heading, _ in COLUMNS.values()],
@@ -85,7 +85,7 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _similarity(found: SimilarityFindings, n_seeds: int) -> dict[str, Any]:
+def _similarity(found: SimilarityFindings) -> dict[str, Any]:
     """What the page says of one similarity, as strings."""
     return {
         "name": found.similarity,
@@ -99,7 +99,7 @@ def _similarity(found: SimilarityFindings, n_seeds: int) -> dict[str, Any]:
             (
                 width,
                 [write(found.means[name][i]) if found.means else "–" for name, (_, write) in COLUMNS.items()],
-                _divergence(found, i, n_seeds),
+                _divergence(found, i),
             )
             for i, width in enumerate(found.widths)
         ],
@@ -107,10 +107,10 @@ def _similarity(found: SimilarityFindings, n_seeds: int) -> dict[str, Any]:
     }
 
 
-def _divergence(found: SimilarityFindings, i: int, n_seeds: int) -> str:
+def _divergence(found: SimilarityFindings, i: int) -> str:
     if not found.diverged[i]:
         return "–"
-    return f"{found.diverged[i]} of {n_seeds}, step {found.diverged_at[i]:.0f}"
+    return f"{found.diverged[i]} of {found.n_seeds}, step {found.diverged_at[i]:.0f}"
 
 
 def _settings(findings: Findings) -> list[tuple[str, str, str]]:

@@ -2,15 +2,12 @@
 
 from kontrast.sweep.execute import Interrupted, default_workers, run_cells
 from kontrast.sweep.findings import TOLERANCE, Findings, SimilarityFindings, Verdict, check_tolerance, find
-from kontrast.sweep.spec import COSINE_RATE, DOT_RATE, StudySpec, parse_cell, prepare
-from kontrast.sweep.store import RESULT_FILE, Store, write_atomic
+from kontrast.sweep.spec import StudySpec, parse_cell, prepare
+from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
 
 __all__ = [
-    "COSINE_RATE",
-    "DOT_RATE",
     "MEASURES",
-    "RESULT_FILE",
     "TOLERANCE",
     "Findings",
     "Interrupted",

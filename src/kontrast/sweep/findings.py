@@ -44,6 +44,7 @@ class SimilarityFindings:
     sentence: str
     step: int | None
     widths: tuple[int, ...]
+    n_seeds: int
     means: dict[str, tuple[float, ...]]  # measure → one value a width, at `step`
     exponents: dict[str, PowerLaw]  # measure → law in the width; absent where it cannot be fitted
     diverged: tuple[int, ...]  # how many seeds diverged, a width
@@ -111,6 +112,7 @@ def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
         sentence="",
         step=at,
         widths=widths,
+        n_seeds=result.sizes["seed"],
         means=means,
         exponents=exponents,
         diverged=tuple(int(row.sum()) for row in diverged),
@@ -118,7 +120,7 @@ def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
         diverged_at=diverged_at,
         divergence_law=fit_log_law(widths, diverged_at) if diverged.all() and len(widths) > 1 else None,
     )
-    verdict, words = _verdict(plain, result.sizes["seed"], tolerance)
+    verdict, words = _verdict(plain, tolerance)
     if sum(plain.kernel_diverged) and at is not None:
         words += f" (judged at step {at}: the fixed kernel's own prediction overflows later)"
     return dataclasses.replace(plain, verdict=verdict, sentence=f"{plain.similarity}: {words}")
@@ -147,10 +149,10 @@ def _fit(widths: tuple[int, ...], values: tuple[float, ...] | None) -> PowerLaw 
     return fit_power_law(widths, values)
 
 
-def _verdict(found: SimilarityFindings, n_seeds: int, tolerance: float) -> tuple[Verdict, str]:
+def _verdict(found: SimilarityFindings, tolerance: float) -> tuple[Verdict, str]:
     widest, n_diverged = found.widths[-1], sum(found.diverged)
     if n_diverged:
-        return Verdict.DIVERGES, f"{_divergence(found, n_seeds)}{_drift(found)}no kernel describes where it goes"
+        return Verdict.DIVERGES, f"{_divergence(found)}{_drift(found)}no kernel describes where it goes"
     if not found.means:
         return Verdict.DIVERGES, "the fixed kernel's own prediction overflows at once; lower the learning rate"
     gaps, moves = found.means["kernel_gap"], found.means["output_move"]
@@ -178,8 +180,8 @@ def _verdict(found: SimilarityFindings, n_seeds: int, tolerance: float) -> tuple
     )
 
 
-def _divergence(found: SimilarityFindings, n_seeds: int) -> str:
-    total = n_seeds * len(found.widths)
+def _divergence(found: SimilarityFindings) -> str:
+    total = found.n_seeds * len(found.widths)
     first, last = found.diverged_at[0], found.diverged_at[-1]
     if sum(found.diverged) < total:
         return f"diverges in {sum(found.diverged)} of {total} runs; "
