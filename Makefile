@@ -9,17 +9,17 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
 
-$(VENV)/python:
+$(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "kontrast needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/installed: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/installed: $(VENV)/created pyproject.toml constraints.txt
 	$(PIP_INSTALL) -e .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/installed-dev: $(VENV)/created pyproject.toml constraints.txt
 	$(PIP_INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/installed
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import multiprocessing
 import subprocess
 from pathlib import Path
@@ -81,12 +80,26 @@ def test_the_same_spec_opens_the_folder_again_and_another_is_refused(tmp_path: P
     assert (tmp_path / "s" / "spec.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", "\xff"])
+@pytest.mark.parametrize("content", ["{", "[1]", "\xff", "{}", '{"spec": {}, "sha256": "0"}'])
 def test_a_broken_spec_is_refused_and_kept(tmp_path: Path, content: str) -> None:
     (tmp_path / "spec.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(StoreError, match="--output"):
         store_at(tmp_path)
     assert (tmp_path / "spec.json").read_bytes() == content.encode("latin-1")
+
+
+def test_an_edited_spec_is_noticed(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "s", steps=10)
+    text = (tmp_path / "s" / "spec.json").read_text()
+    (tmp_path / "s" / "spec.json").write_text(text.replace("10", "11"))
+    with pytest.raises(StoreError, match="changed or damaged"):
+        store.spec()
+
+
+def test_a_claim_killed_half_way_can_be_made_again(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "spec.json.77.partial").write_bytes(b"{")
+    assert store_at(tmp_path / "s").spec() == {"data": "digits"}
 
 
 def test_a_folder_with_other_things_is_refused_untouched(tmp_path: Path) -> None:
@@ -129,7 +142,7 @@ def test_a_second_writer_is_refused_until_the_first_ends(tmp_path: Path) -> None
         process.kill()  # the lock must die with its holder
         process.join()
     with store.lock():
-        assert json.loads((store.folder / "spec.json").read_text()) == {"data": "digits"}
+        assert store.spec() == {"data": "digits"}
 
 
 def test_half_written_files_are_invisible_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,13 @@ class Store:
             )
         try:
             content = json.loads(path.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise StoreError(
-                f"{path} is not readable JSON ({error}); the folder is damaged, use another --output"
-            ) from None
-        if not isinstance(content, dict):
-            raise StoreError(f"{path} does not describe a study; use another --output")
-        return content
+            spec: dict[str, Any] = content["spec"]
+            whole = content["sha256"] == _spec_digest(spec)
+        except (ValueError, KeyError, TypeError):  # not JSON, or not what `claim` writes
+            whole = False
+        if not whole:
+            raise StoreError(f"{path} was changed or damaged since it was written; use another --output")
+        return spec
 
     def claim(self, spec: dict[str, Any]) -> None:
         """Make the folder this spec's, or check that it already is; another spec's or unknown content is refused."""
@@ -56,13 +56,18 @@ class Store:
                     "choose another --output, or delete that folder if you no longer need it"
                 )
             return
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        if self.folder.exists() and not self._is_fresh():
             raise StoreError(f"{self.folder} exists and is not a study folder; choose another --output")
         try:
-            (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
-            write_atomic(self.folder / SPEC_FILE, json.dumps(spec, indent=2, sort_keys=True).encode() + b"\n")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            content = json.dumps({"sha256": _spec_digest(spec), "spec": spec}, indent=2, sort_keys=True)
+            write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
         except OSError as error:
             raise StoreError(f"cannot write to {self.folder}: {error.strerror}; choose another --output") from None
+
+    def _is_fresh(self) -> bool:
+        """Whether the folder is empty, but for what a claim that was killed half-way leaves."""
+        return self.folder.is_dir() and all(path.suffix == ".partial" for path in self.folder.iterdir())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -144,6 +149,10 @@ def _checksum_path(path: Path) -> Path:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _spec_digest(spec: dict[str, Any]) -> str:
+    return _sha256(json.dumps(spec, sort_keys=True).encode())
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
