@@ -44,6 +44,12 @@ def test_help_does_not_load_torch() -> None:
     assert "study" in done.stdout
 
 
+def test_no_command_is_a_question_for_help() -> None:
+    done = kontrast()
+    assert done.returncode == 0
+    assert "study" in done.stdout
+
+
 def test_version() -> None:
     assert re.fullmatch(r"kontrast \d+\.\d+\.\d+\n", kontrast("--version").stdout)
 
@@ -132,6 +138,17 @@ BAD = [
     (["study", *TINY, "--learning-rate", "-1"], "positive number, got -1"),
     (["study", *TINY, "--learning-rate", "fast"], "--learning-rate takes a number"),
     (["study", *TINY, "--learning-rate", "0.1,0.2,0.3"], "one learning rate for each"),
+    (["study", *TINY, "--samples", "abc"], "'--samples'"),
+    (["study", *TINY, "--steps", "1.5"], "'--steps'"),
+    (["study", *TINY, "--negatives", "²"], "whole number or 'all', got '²'"),
+    (["study", *TINY, "--widths", "99999999999"], "GiB"),
+    (["study", *TINY, "--depth", "99999999999"], "at most"),
+    (["study", *TINY, "--device", "meta"], "device must look like"),
+    (["study", *TINY, "-o", "x" * 400], "choose another --output"),
+    (["study", "--data", "huge.npy", *TINY[2:]], "scale them"),
+    (["study", "--nope"], "--nope"),
+    (["studdy"], "study"),
+    (["report"], "kontrast report --help"),
     (["study", *TINY, "--temperature", "0"], "temperature must be a positive number"),
     (["study", *TINY, "--delta", "-0.1"], "delta must be a positive number"),
     (["study", *TINY, "--widths", "8,x"], "--widths takes whole numbers"),
@@ -155,6 +172,7 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, value in (("nan", np.nan), ("inf", np.inf)):
         rows[3, 2] = value
         np.save(folder / f"{name}.npy", rows)
+    np.save(folder / "huge.npy", np.full((30, 4), 1e120))
     np.save(folder / "cube.npy", np.ones((3, 4, 5, 6, 7)))
     np.save(folder / "words.npy", np.array(["a", "b"]))
     (folder / "mine").mkdir()
@@ -191,6 +209,11 @@ def test_another_study_is_not_overwritten(finished: Path) -> None:
 SLOWER = [*TINY[:-6], "--widths", "8,16,32,64", "--seeds", "6", "--steps", "400"]
 
 
+def listen_to_ctrl_c() -> None:
+    """A shell starts background jobs deaf to SIGINT, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, **options: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "kontrast", "study", *SLOWER, "-o", str(folder)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
@@ -207,7 +230,7 @@ def wait_for_a_cell(folder: Path, process: subprocess.Popen[str], more_than: int
 @pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    process = start(folder, process_group=0)
+    process = start(folder, process_group=0, preexec_fn=listen_to_ctrl_c)
     wait_for_a_cell(folder, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers
     out, err = process.communicate(timeout=30)

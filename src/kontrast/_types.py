@@ -21,10 +21,11 @@ def resolve_dtype(name: str) -> torch.dtype:
 
 def resolve_device(name: str) -> torch.device:
     """The torch device called `name`; refuses a device this machine does not have."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {name!r}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (index.isascii() and index.isdigit())):
+        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {name!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {name!r} was asked for but torch sees no CUDA GPU here; use --device cpu")
-    return device
+    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        raise InputError(f"device {name!r} was asked for but there are {torch.cuda.device_count()} GPUs; use cuda:0")
+    return torch.device("cpu") if kind == "cpu" else torch.device(name)

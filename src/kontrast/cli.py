@@ -32,10 +32,25 @@ TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effe
 _debug = {"on": False}
 
 
+# Some versions of typer use click, others a copy of it: the class is reached through one that both export.
+_UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+
+
 def main() -> None:
     """Run the command line; a mistake in the input is one line and exit code 2, never a traceback."""
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message())
+            sys.exit(0)
+        command = error.ctx.command_path if error.ctx else "kontrast"
+        _say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
+        sys.exit(2)
+    except typer.Abort:
+        _say("stopped")
+        sys.exit(130)
     except KontrastError as error:
         if _debug["on"]:
             raise
@@ -227,7 +242,10 @@ def _learning_rates(text: str | None, similarity: str | None) -> tuple[float, ..
 
 
 def _count_or_word(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
 
 
 def _similarities(text: str | None) -> tuple[str, ...] | None:

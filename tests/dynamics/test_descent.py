@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
+from torch import nn
 
 from kontrast.data import GaussianNoise, Pairs, make_pairs
 from kontrast.dynamics import Problem, Status, contrastive_problem, gradient_descent
@@ -100,6 +101,21 @@ def test_learning_rates_per_layer(rate_hidden: float, rate_output: float) -> Non
     for name, rate in rates.items():
         expected = rate * (unit.final_parameters[name] - start[name])
         torch.testing.assert_close(moved[name], expected, rtol=1e-9, atol=1e-14)
+
+
+def test_a_parameter_the_output_does_not_use_stays() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = (nn.Parameter(torch.ones(4, 3, dtype=torch.float64)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.used
+
+    net = Half()
+    run = gradient_descent(pure_function(net), parameters_of(net), cosine_problem(), learning_rate=0.1, n_steps=3)
+    assert torch.equal(run.final_parameters["unused"], net.unused)
+    assert not torch.equal(run.final_parameters["used"], net.used)
 
 
 def test_divergence_is_a_status_with_its_step() -> None:

@@ -56,6 +56,11 @@ def test_at_other_parameters_than_the_nets_own() -> None:
     )
 
 
+def test_parameters_of_another_net_are_refused() -> None:
+    with pytest.raises(InputError, match=r"the net's parameters are \['hidden.0', 'output'\], got \['output'\]"):
+        empirical_ntk(MLP(4, 9, 2), torch.ones(3, 4), parameters={"output": torch.ones(9, 2)})
+
+
 def test_the_trace_is_a_sum_not_a_mean() -> None:
     net, x = MLP(4, 9, 5, dtype=torch.float64), randn(3, 4)
     K = empirical_ntk(net, x)
@@ -71,6 +76,7 @@ def test_a_zero_input_has_a_zero_kernel_under_relu() -> None:
     "module, x, message",
     [
         (nn.Linear(4, 2), torch.ones(2, 4), "written for kontrast.nets.MLP, got Linear"),
+        (MLP(4, 3, 2), torch.ones(4), r"x must be \(n, 4\), got shape \(4,\)"),
         (MLP(4, 3, 2), torch.ones(2, 5), "x has 5 features but the net takes 4"),
         (MLP(4, 3, 2), torch.ones(2, 4, dtype=torch.float64), r"float64 on cpu but the net is torch.float32"),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
+from scipy import stats
 
 from kontrast.errors import InputError
 from kontrast.linalg import fit_log_law, fit_power_law
@@ -38,6 +39,15 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(fit) -> None:
         law = fit(WIDTHS, y)
         hits += law.low <= -0.7 <= law.high
     assert 0.93 < hits / 2000 < 0.97
+
+
+@given(seed=integers(0, 100), confidence=floats(0.5, 0.99))
+def test_slope_and_interval_are_those_of_ordinary_regression(seed: int, confidence: float) -> None:
+    y = np.exp(np.random.default_rng(seed).standard_normal(len(WIDTHS)))
+    law, theirs = fit_power_law(WIDTHS, y, confidence=confidence), stats.linregress(np.log(WIDTHS), np.log(y))
+    half = stats.t.ppf((1 + confidence) / 2, len(WIDTHS) - 2) * theirs.stderr
+    assert law.exponent == pytest.approx(theirs.slope, rel=1e-9, abs=1e-12)
+    assert (law.low, law.high) == pytest.approx((theirs.slope - half, theirs.slope + half), rel=1e-9, abs=1e-12)
 
 
 @given(slope=floats(-5, 5), intercept=floats(-5, 5))

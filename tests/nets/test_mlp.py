@@ -87,8 +87,9 @@ def test_images_are_flattened_and_repr_tells_the_net() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"width": 0}, "width must be at least 1, got 0"),
-        ({"depth": 0}, "depth must be at least 1"),
+        ({"width": 0}, "width must be a whole number of at least 1, got 0"),
+        ({"width": 2.5}, "width must be a whole number of at least 1, got 2.5"),
+        ({"depth": 0}, "depth must be a whole number of at least 1"),
         ({"parametrization": "mup"}, "must be one of ntk, standard, orthogonal, got 'mup'"),
         ({"parametrization": "orthogonal", "width": 2}, "width 2 < 3; raise the width"),
         ({"activation": "swish"}, "activation must be one of"),

@@ -24,11 +24,12 @@ def study(
     diverging: Mapping[str, Divergence] | None = None,
     scale: Mapping[str, float] | None = None,
     kernel_until: int | None = None,
+    flat_gap: bool = False,
     **fields: Any,
 ) -> xr.Dataset:
     """A result whose measures are multiplied by `scale` and whose runs stop where `diverging` says (dot by default).
 
-    From the step `kernel_until` on the fixed kernel's own prediction is overflown.
+    From the step `kernel_until` on the fixed kernel's own prediction is overflown. `flat_gap`: no fall with width.
     """
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
@@ -41,6 +42,8 @@ def study(
     if kernel_until is not None:
         for name in ("kernel_gap", "kernel_loss"):
             result[name] = result[name].where(result.step < kernel_until)
+    if flat_gap:
+        result["kernel_gap"] = result.kernel_gap * (result.width / 16.0) ** 0.75
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result
 

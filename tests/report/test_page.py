@@ -90,7 +90,8 @@ VERDICTS = {
     Verdict.STILL: study(similarities=("cosine",), scale={"output_move": 0.01}),
     Verdict.KERNEL: study(similarities=("cosine",)),
     Verdict.KERNEL_WHEN_WIDER: study(similarities=("cosine",), scale={"kernel_gap": 20}),
-    Verdict.LEARNS: study(similarities=("cosine",), widths=(64,), scale={"kernel_gap": 20}),
+    Verdict.LEARNS: study(similarities=("cosine",), scale={"kernel_gap": 20}, flat_gap=True),
+    Verdict.UNDECIDED: study(similarities=("cosine",), widths=(64,), scale={"kernel_gap": 20}),
 }
 
 

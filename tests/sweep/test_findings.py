@@ -94,6 +94,25 @@ def test_a_falling_gap_says_which_width_would_do() -> None:
     assert f"needs width about {float(f'{needed:.1g}'):,.0f}" in found.sentence
 
 
+def test_outputs_that_run_away_are_no_learning() -> None:
+    result = study(gap_at_64=0.5, gap=0.0)
+    result.output_move[0, 0, 1, -3:] = [80.0, 150.0, 1e7]
+    found = find(result).similarities[0]
+    assert found.verdict is Verdict.DIVERGES
+    assert found.running_away == (1, 0, 0, 0)
+    assert "runs away in 1 of 12 runs" in found.sentence
+    assert found.step == int(result.step[-3])
+
+
+@pytest.mark.parametrize("noise", [0.02, 1.0])
+def test_an_exponent_that_is_not_known_decides_nothing(noise: float) -> None:
+    found = one(gap_at_64=0.9, gap=-0.2, noise=noise)
+    law = found.exponents["kernel_gap"]
+    expected = Verdict.KERNEL_WHEN_WIDER if law.high < 0 else Verdict.UNDECIDED
+    assert found.verdict is expected
+    assert (noise == 1.0) == (expected is Verdict.UNDECIDED)
+
+
 @pytest.mark.parametrize("gap", [0.0, 0.3])
 def test_a_gap_that_does_not_fall_is_learning(gap: float) -> None:
     assert one(gap_at_64=0.5, gap=gap).verdict is Verdict.LEARNS
@@ -162,7 +181,7 @@ def test_few_widths_still_give_a_verdict(widths: tuple[int, ...]) -> None:
     spec = dataclasses.replace(SPEC, widths=widths)
     assert one(spec=spec, gap_at_64=0.01).verdict is Verdict.KERNEL
     # One or two widths bound no exponent, so nothing is promised about wider ones.
-    assert one(spec=spec, gap_at_64=0.9).verdict is Verdict.LEARNS
+    assert one(spec=spec, gap_at_64=0.9).verdict is Verdict.UNDECIDED
     diverged = one(spec=spec, diverged_at={(i, j): 40 for i in range(len(widths)) for j in range(3)})
     assert "step 40" in diverged.sentence
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from kontrast.errors import KontrastError
 from kontrast.losses import ContrastiveLoss, Cosine, Linear
 from kontrast.nets import MLP
 from kontrast.sweep import MEASURES, Interrupted, Store, StudySpec, measure, prepare, run_cells, run_study
+from kontrast.sweep.execute import THREAD_VARIABLES
 from kontrast.sweep.study import MAX_DENSE, _generator
 from tests.reference import ntk
 
@@ -168,13 +170,25 @@ def test_any_executor_will_do_and_a_failure_is_raised() -> None:
         run_cells(lambda cell: 1 // 0, ["a"], workers=1, executor=pool)
 
 
+def check_threads(cell: str) -> None:
+    told = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    if set(told.values()) != {"1"} or torch.get_num_threads() != 1:
+        raise AssertionError(f"{told}, torch has {torch.get_num_threads()} threads")
+
+
+def test_workers_have_one_thread_and_the_environment_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    run_cells(check_threads, ["a"], workers=1)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+
+
 def interrupt(cell: str) -> None:
     raise KeyboardInterrupt
 
 
 def die(cell: str) -> None:
-    import os
-
     os._exit(9)
 
 

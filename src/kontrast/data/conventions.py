@@ -88,4 +88,5 @@ def _has_channels_last(first: int, last: int) -> bool:
 def _native(array: Array) -> Array:
     """The same numbers in a byte order and number type that torch knows."""
     kind = array.dtype.newbyteorder("=")
-    return np.ascontiguousarray(array, dtype=np.float64 if kind.itemsize > 8 else kind)
+    with np.errstate(over="ignore"):  # long doubles beyond float64 become infinite, which the data set then refuses
+        return np.ascontiguousarray(array, dtype=np.float64 if kind.itemsize > 8 else kind)

@@ -125,6 +125,8 @@ def make_pairs(
         generator: source of all randomness.
     """
     n = len(x)
+    if n == 0:
+        raise InputError("there are no samples to pair, got 0; pass at least 1")
     if n_positives < 1:
         raise InputError(f"asked for {n_positives} positives an anchor; ask for at least 1")
     n_negatives = _count_negatives(negatives, n_others=n - 1)

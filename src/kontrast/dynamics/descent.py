@@ -47,7 +47,7 @@ def gradient_descent(
         generator: shuffles the mini-batches; required with `batch_size`.
         orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)).
     """
-    if tolerance < 0:
+    if not tolerance >= 0:  # so that NaN is refused too
         raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
     rates = _rates(learning_rate, parameters)
@@ -103,7 +103,10 @@ class _NetworkDescent:
 
     def _gradients(self) -> dict[str, Tensor]:
         if self.gradients is None:
-            rows = torch.autograd.grad(self.value, list(self.parameters.values()))
+            # A parameter that the output does not use has the gradient zero.
+            rows = torch.autograd.grad(
+                self.value, list(self.parameters.values()), allow_unused=True, materialize_grads=True
+            )
             self.gradients = dict(zip(self.parameters, rows, strict=True))
         return self.gradients
 

@@ -111,10 +111,11 @@ def _check(module: nn.Module, x: Tensor, y: Tensor | None) -> tuple[MLP, Tensor,
             f"the layer-wise tangent kernel is written for kontrast.nets.MLP, got {type(module).__name__}; "
             "build the network as an MLP"
         )
-    x = x.flatten(1)
-    y = x if y is None else y.flatten(1)
     weight = module.output
-    for name, points in (("x", x), ("y", y)):
+    for name, points in (("x", x), ("y", x if y is None else y)):
+        if points.ndim < 2:
+            raise InputError(f"{name} must be (n, {module.d_in}), got shape {tuple(points.shape)}; use {name}[None]")
+        points = points.flatten(1)
         if points.shape[1] != module.d_in:
             raise InputError(f"{name} has {points.shape[1]} features but the net takes {module.d_in}")
         if points.dtype != weight.dtype or points.device != weight.device:
@@ -122,4 +123,5 @@ def _check(module: nn.Module, x: Tensor, y: Tensor | None) -> tuple[MLP, Tensor,
                 f"{name} is {points.dtype} on {points.device} but the net is {weight.dtype} on {weight.device}; "
                 f"convert with {name}.to(net.output)"
             )
-    return module, x, y
+    x = x.flatten(1)
+    return module, x, x if y is None else y.flatten(1)

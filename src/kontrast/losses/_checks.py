@@ -30,6 +30,12 @@ def require_rows(at_least: int = 1, **embeddings: Tensor) -> None:
             raise InputError(
                 f"{name} must have shape (n, z), got {tuple(tensor.shape)}; flatten it to one row per sample"
             )
+        if tensor.shape[1] == 0:
+            raise InputError(f"{name} has no dimensions, got shape {tuple(tensor.shape)}; embed into at least one")
+        if tensor.dtype != first.dtype:
+            raise InputError(
+                f"{name} must be {first.dtype} like {first_name}, got {tensor.dtype}; use {name}.to({first_name}.dtype)"
+            )
         if tensor.shape != first.shape:
             raise InputError(
                 f"{name} must have the shape of {first_name}, {tuple(first.shape)}, got {tuple(tensor.shape)};"

@@ -2,7 +2,7 @@
 
 from kontrast.nets.activations import ACTIVATIONS, Activation, activation_from, leaky_relu
 from kontrast.nets.functional import Linearized, Parameters, PureFunction, parameters_of, pure_function
-from kontrast.nets.mlp import MLP, PARAMETRIZATIONS
+from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape
 
 __all__ = [
     "ACTIVATIONS",
@@ -13,6 +13,7 @@ __all__ = [
     "Parameters",
     "PureFunction",
     "activation_from",
+    "check_shape",
     "leaky_relu",
     "parameters_of",
     "pure_function",

@@ -45,14 +45,7 @@ class MLP(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        _check_sizes(d_in=d_in, width=width, d_out=d_out, depth=depth)
-        if parametrization not in PARAMETRIZATIONS:
-            raise InputError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}")
-        if parametrization == "orthogonal" and width < d_out:
-            raise InputError(
-                f"an orthogonal net needs width >= output dimension, got width {width} < {d_out}; "
-                f"raise the width or lower the output dimension"
-            )
+        check_shape(d_in, width, d_out, depth=depth, parametrization=parametrization)
         self.d_in, self.width, self.d_out, self.depth = d_in, width, d_out, depth
         self.activation = activation_from(activation)
         self.parametrization = parametrization
@@ -97,7 +90,11 @@ class MLP(nn.Module):
         """The hidden matrices [V_1, …, V_L] and W, of this net or of other `parameters` by this net's names."""
         if parameters is None:
             return [V.detach() for V in self.hidden], self.output.detach()
-        return [parameters[f"hidden.{i}"] for i in range(self.depth)], parameters["output"]
+        names = [*(f"hidden.{i}" for i in range(self.depth)), "output"]
+        if parameters.keys() < set(names):
+            raise InputError(f"the net's parameters are {names}, got {list(parameters)}")
+        *hidden, output = (parameters[name] for name in names)
+        return hidden, output
 
     def extra_repr(self) -> str:
         """What the net is, for `print(net)`."""
@@ -106,7 +103,15 @@ class MLP(nn.Module):
         )
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise InputError(f"{name} must be at least 1, got {size}")
+def check_shape(d_in: int, width: int, d_out: int, *, depth: int, parametrization: str) -> None:
+    """Refuse what no `MLP` can be, without building it."""
+    for name, size in {"d_in": d_in, "width": width, "d_out": d_out, "depth": depth}.items():
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {size!r}")
+    if parametrization not in PARAMETRIZATIONS:
+        raise InputError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}")
+    if parametrization == "orthogonal" and width < d_out:
+        raise InputError(
+            f"an orthogonal net needs width >= output dimension, got width {width} < {d_out}; "
+            f"raise the width or lower the output dimension"
+        )

@@ -14,15 +14,17 @@ from markupsafe import Markup
 from kontrast.report.command import OPTIONS, command
 from kontrast.report.figures import Plate
 from kontrast.report.svg import printable
-from kontrast.sweep import MEASURES, Findings, SimilarityFindings, Verdict
+from kontrast.sweep import FLAT, MEASURES, RUNAWAY, Findings, SimilarityFindings, Verdict
 
 # Verdict → the rule it follows from, in the order `sweep.findings` asks; the page marks the one that decided.
 RULES = {
-    Verdict.DIVERGES: "a run of any width and seed overflowed, or the fixed kernel's own prediction did at once",
+    Verdict.DIVERGES: f"a run overflowed or ended with outputs over {RUNAWAY:g} times their start, or the fixed "
+    "kernel's own prediction overflowed at once",
     Verdict.STILL: "at the widest network the outputs moved by less than the tolerance",
     Verdict.KERNEL: "at the widest network the kernel gap is at most the tolerance",
     Verdict.KERNEL_WHEN_WIDER: "the kernel gap falls with width: the 95 % interval of its exponent lies below zero",
-    Verdict.LEARNS: "none of these: the gap is larger than the tolerance and does not fall with width",
+    Verdict.LEARNS: f"the kernel gap does not fall with width: the 95 % interval of its exponent lies above {FLAT:g}",
+    Verdict.UNDECIDED: "none of these: the gap is larger than the tolerance, and its exponent is not known well enough",
 }
 
 

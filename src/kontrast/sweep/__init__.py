@@ -1,13 +1,24 @@
 """A frozen spec → cells → store: measured in parallel, written atomically, resumed after any interruption."""
 
 from kontrast.sweep.execute import Interrupted, default_workers, run_cells
-from kontrast.sweep.findings import TOLERANCE, Findings, SimilarityFindings, Verdict, check_tolerance, find
+from kontrast.sweep.findings import (
+    FLAT,
+    RUNAWAY,
+    TOLERANCE,
+    Findings,
+    SimilarityFindings,
+    Verdict,
+    check_tolerance,
+    find,
+)
 from kontrast.sweep.spec import StudySpec, parse_cell, prepare
 from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
 
 __all__ = [
+    "FLAT",
     "MEASURES",
+    "RUNAWAY",
     "TOLERANCE",
     "Findings",
     "Interrupted",

@@ -17,6 +17,8 @@ from kontrast.linalg import LogLaw, PowerLaw, fit_log_law, fit_power_law
 from kontrast.sweep.spec import StudySpec
 
 TOLERANCE = 0.05  # a kernel that predicts the outputs within this share of their norm counts as predicting them
+RUNAWAY = 100.0  # outputs that moved by more than this multiple of their first norm are on their way to overflow
+FLAT = -0.25  # a gap whose exponent lies surely above half of the theorem's −1/2 does not fall as a kernel's would
 FITTED = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move")
 
 
@@ -26,6 +28,7 @@ class Verdict(Enum):
     KERNEL = "a kernel machine"
     KERNEL_WHEN_WIDER = "approaches a kernel machine as it widens"
     LEARNS = "leaves its kernel: training learns what no fixed kernel does"
+    UNDECIDED = "no kernel machine at these widths, and too few of them to say more"
     DIVERGES = "diverges: no kernel describes it"
     STILL = "has barely moved: these steps say nothing yet"
 
@@ -48,6 +51,7 @@ class SimilarityFindings:
     means: dict[str, tuple[float, ...]]  # measure → one value a width, at `step`
     exponents: dict[str, PowerLaw]  # measure → law in the width; absent where it cannot be fitted
     diverged: tuple[int, ...]  # how many seeds diverged, a width
+    running_away: tuple[int, ...]  # how many seeds did not, but ended with outputs over `RUNAWAY` times their start
     kernel_diverged: tuple[int, ...]  # in how many seeds the fixed kernel's own prediction overflowed, a width
     diverged_at: tuple[float, ...]  # mean step of divergence, a width; NaN where none did
     divergence_law: LogLaw | None  # mean step of divergence against ln width, when every run diverged
@@ -116,6 +120,7 @@ def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
         means=means,
         exponents=exponents,
         diverged=tuple(int(row.sum()) for row in diverged),
+        running_away=tuple(int(row.sum()) for row in _runaways(result)),
         kernel_diverged=tuple(int(row.sum()) for row in result.kernel_diverged.values),
         diverged_at=diverged_at,
         divergence_law=fit_log_law(widths, diverged_at) if diverged.all() and len(widths) > 1 else None,
@@ -136,7 +141,14 @@ def _common_step(result: xr.Dataset) -> int | None:
     diverged = result.diverged.values.astype(bool)
     if diverged.any():
         usable &= result.step.values <= result.stopped_at.values[diverged].min() / 2
+    usable &= (result.output_move.transpose("step", ...).values <= RUNAWAY).all(axis=(1, 2))
     return int(result.step.values[usable][-1]) if usable.any() else None
+
+
+def _runaways(result: xr.Dataset) -> np.ndarray:
+    """(width, seed): whether a run reached the last step with outputs that have run away."""
+    last = result.output_move.isel(step=-1).transpose("width", "seed").values  # NaN, a diverged run, compares as False
+    return np.asarray(last > RUNAWAY)
 
 
 def _seed_means(values: xr.DataArray) -> tuple[float, ...]:
@@ -150,8 +162,8 @@ def _fit(widths: tuple[int, ...], values: tuple[float, ...] | None) -> PowerLaw 
 
 
 def _verdict(found: SimilarityFindings, tolerance: float) -> tuple[Verdict, str]:
-    widest, n_diverged = found.widths[-1], sum(found.diverged)
-    if n_diverged:
+    widest = found.widths[-1]
+    if sum(found.diverged) or sum(found.running_away):
         return Verdict.DIVERGES, f"{_divergence(found)}{_drift(found)}no kernel describes where it goes"
     if not found.means:
         return Verdict.DIVERGES, "the fixed kernel's own prediction overflows at once; lower the learning rate"
@@ -174,15 +186,20 @@ def _verdict(found: SimilarityFindings, tolerance: float) -> tuple[Verdict, str]
             f"{_drift(found)}at width {widest} a kernel machine still misses this model by {gaps[-1]:.1%}; "
             f"at this rate {tolerance:.0%} needs width {_round(needed)}"
         )
-    return Verdict.LEARNS, (
-        f"at width {widest} a fixed kernel misses this model by {gaps[-1]:.1%} and the gap does not fall with width: "
-        "training learns what no fixed kernel does"
-    )
+    missed = f"{_drift(found)}at width {widest} a fixed kernel misses this model by {gaps[-1]:.1%}"
+    if law is not None and law.low > FLAT:
+        return (
+            Verdict.LEARNS,
+            f"{missed} and the gap does not fall with width: training learns what no fixed kernel does",
+        )
+    return Verdict.UNDECIDED, f"{missed}; whether the gap falls with width these widths do not tell, add more or larger"
 
 
 def _divergence(found: SimilarityFindings) -> str:
     total = found.n_seeds * len(found.widths)
     first, last = found.diverged_at[0], found.diverged_at[-1]
+    if not sum(found.diverged):
+        return f"runs away in {sum(found.running_away)} of {total} runs, outputs over {RUNAWAY:.0f} times their start; "
     if sum(found.diverged) < total:
         return f"diverges in {sum(found.diverged)} of {total} runs; "
     if found.divergence_law is None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,11 @@ from kontrast._types import resolve_device, resolve_dtype
 from kontrast.data import Dataset, default_view, load, parse_view
 from kontrast.errors import InputError, StoreError, require_positive
 from kontrast.losses import link_from, similarity_from
-from kontrast.nets import MLP, activation_from
+from kontrast.nets import activation_from, check_shape
 
 FORMAT = 1  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
 COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
 
 
@@ -108,15 +110,10 @@ def prepare(spec: StudySpec) -> StudySpec:
         raise InputError(
             f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
         )
+    _check_memory(spec, dataset.rows.shape[1])
     view = parse_view(spec.view) if spec.view is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
-    rates = spec.learning_rates
-    if rates is None:
-        scale = float(dataset.rows.double().pow(2).sum(1).mean())
-        if scale == 0:
-            raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
-        auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
-        rates = tuple(auto[similarity] for similarity in spec.similarities)
+    rates = spec.learning_rates or _automatic_rates(spec, dataset)
     return dataclasses.replace(
         spec,
         view=str(view),
@@ -124,6 +121,16 @@ def prepare(spec: StudySpec) -> StudySpec:
         data_digest=_digest(dataset),
         n_probes=min(spec.n_probes, spec.n_samples),
     )
+
+
+def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
+    scale = float(dataset.rows.double().pow(2).sum(1).mean())
+    if scale == 0:
+        raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
+    auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
+    if not 1e-100 < scale < 1e100:  # where squares of squares still are numbers
+        raise InputError(f"the samples of {spec.data!r} have a mean square norm of {scale:.3g}; scale them to about 1")
+    return tuple(auto[similarity] for similarity in spec.similarities)
 
 
 @functools.lru_cache(maxsize=2)
@@ -154,8 +161,8 @@ def _check(spec: StudySpec) -> None:
             f"similarities must be one or both of cosine and dot, each once, got {list(spec.similarities)}"
         )
     for name in ("n_samples", "n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_probes"):
-        if getattr(spec, name) < 1:
-            raise InputError(f"{name} must be at least 1, got {getattr(spec, name)}")
+        if not 1 <= getattr(spec, name) <= LARGEST:
+            raise InputError(f"{name} must be at least 1 and at most {LARGEST}, got {getattr(spec, name)}")
     if spec.n_samples < 2:
         raise InputError("n_samples must be at least 2: a negative is another sample")
     if not spec.widths or min(spec.widths) < 1 or len(set(spec.widths)) < len(spec.widths):
@@ -172,5 +179,23 @@ def _check(spec: StudySpec) -> None:
             raise InputError(f"give one learning rate for each of {list(spec.similarities)}, got {spec.learning_rates}")
         for rate in spec.learning_rates:
             require_positive(learning_rate=rate)
-    # The rules of the network itself (parametrisation, orthogonal widths), at the narrowest width.
-    MLP(1, min(spec.widths), spec.d_out, activation=spec.activation, parametrization=spec.parametrization)
+    check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
+
+
+def _check_memory(spec: StudySpec, d_in: int) -> None:
+    """Refuse a study whose largest network cannot fit, before any work; an estimate from below."""
+    width, itemsize = max(spec.widths), 4 if spec.dtype == "float32" else 8
+    weights = width * (d_in + spec.d_out + (spec.depth - 1) * width)
+    points = spec.n_samples * (1 + spec.n_positives)
+    # Weights, their start, their gradient and a step; inputs; the hidden units of every point and their derivatives.
+    needed = itemsize * (4 * weights + points * (d_in + 3 * spec.depth * width))
+    there = (
+        torch.cuda.get_device_properties(torch.device(spec.device)).total_memory
+        if spec.device.startswith("cuda")
+        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    if needed > there:
+        raise InputError(
+            f"width {width} with {points} points needs at least {needed / 2**30:,.0f} GiB a run and there are "
+            f"{there / 2**30:,.0f} GiB on {spec.device}; take smaller widths, fewer samples or --dtype float32"
+        )

@@ -49,16 +49,16 @@ class Store:
 
     def claim(self, spec: dict[str, Any]) -> None:
         """Make the folder this spec's, or check that it already is; another spec's or unknown content is refused."""
-        if (self.folder / SPEC_FILE).exists():
-            if self.spec() != spec:
-                raise StoreError(
-                    f"{self.folder} holds another study ({_difference(self.spec(), spec)}); "
-                    "choose another --output, or delete that folder if you no longer need it"
-                )
-            return
-        if self.folder.exists() and not self._is_fresh():
-            raise StoreError(f"{self.folder} exists and is not a study folder; choose another --output")
         try:
+            if (self.folder / SPEC_FILE).exists():
+                if self.spec() != spec:
+                    raise StoreError(
+                        f"{self.folder} holds another study ({_difference(self.spec(), spec)}); "
+                        "choose another --output, or delete that folder if you no longer need it"
+                    )
+                return
+            if self.folder.exists() and not self._is_fresh():
+                raise StoreError(f"{self.folder} exists and is not a study folder; choose another --output")
             self.folder.mkdir(parents=True, exist_ok=True)
             content = json.dumps({"sha256": _spec_digest(spec), "spec": spec}, indent=2, sort_keys=True)
             write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
