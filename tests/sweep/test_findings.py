@@ -144,6 +144,24 @@ def test_divergence_everywhere_and_later_when_wider() -> None:
     assert "later when wider" not in one(diverged_at=dict.fromkeys(when, 40)).sentence
 
 
+def test_later_when_wider_needs_more_than_a_positive_slope() -> None:
+    steps = [40, 60, 41, 62]  # rises on the whole, but its interval holds zero
+    found = one(diverged_at={(i, j): steps[i] for i in range(4) for j in range(3)})
+    assert found.divergence_law is not None
+    assert found.divergence_law.low < 0 < found.divergence_law.slope
+    assert "later when wider" not in found.sentence
+
+
+def test_the_widest_network_decides() -> None:
+    rising = study(gap=0.5, gap_at_64=0.03)  # within the tolerance when narrow, outside when wide
+    assert rising.kernel_gap[0, 0, :, -1].max() < 0.05 < rising.kernel_gap[0, -1, :, -1].min()
+    assert find(rising).similarities[0].verdict is Verdict.LEARNS
+    for still, verdict in ((0, Verdict.KERNEL), (-1, Verdict.STILL)):
+        result = study(gap_at_64=0.01)
+        result.output_move[0, still] = 0.001
+        assert find(result).similarities[0].verdict is verdict
+
+
 @given(seed=integers(0, 2), width=integers(0, 3))
 def test_one_diverged_run_is_never_averaged_away(seed: int, width: int) -> None:
     found = one(diverged_at={(width, seed): 50})

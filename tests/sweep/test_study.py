@@ -117,6 +117,32 @@ def test_every_kind_of_study_runs(change: dict[str, object]) -> None:
     assert float(result.output_move.sel(step=12).min()) > 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"delta": 0.5},
+        {"link": "softmax"},
+        {"link": "softmax", "temperature": 0.3},
+        {"activation": "tanh"},
+        {"depth": 2},
+        {"parametrization": "standard"},
+        {"d_out": 4},
+        {"n_positives": 2},
+        {"negatives": 2},
+        {"negatives": "all"},
+        {"view": "noise:0.1"},
+        {"n_samples": 7},
+        {"learning_rates": (0.2, 0.02)},
+        {"n_probes": 3},
+    ],
+    ids=str,
+)
+def test_every_choice_reaches_the_numbers(change: dict[str, object], cell: xr.Dataset) -> None:
+    base = cell if "temperature" not in change else measure(prepare(dataclasses.replace(TINY, link="softmax")), 8, 1)
+    other = measure(prepare(dataclasses.replace(TINY, **change)), 8, 1)
+    assert not np.allclose(other.ntk_drift_max, base.ntk_drift_max, rtol=1e-6)
+
+
 def test_float32_agrees_with_float64(cell: xr.Dataset) -> None:
     single = measure(prepare(dataclasses.replace(TINY, dtype="float32")), 8, 1)
     np.testing.assert_allclose(single.ntk_drift_max, cell.ntk_drift_max, rtol=2e-2)
