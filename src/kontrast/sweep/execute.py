@@ -117,6 +117,8 @@ def _interruptible(pool: Executor | None = None) -> Iterator[None]:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.terminate()
+            for process in processes:
+                process.join()  # so that nothing is written after this
         elif pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(error, KeyboardInterrupt):

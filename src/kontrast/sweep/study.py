@@ -66,7 +66,11 @@ def run_study(
         store.clear_temporary()
         missing = [cell for cell in spec.cells if not store.has(cell)]
         on_start(missing)
-        run_cells(functools.partial(_measure_and_store, spec, Path(folder)), missing, workers=workers, on_done=on_cell)
+        work = functools.partial(_measure_and_store, spec, Path(folder))
+        try:
+            run_cells(work, missing, workers=workers, on_done=on_cell)
+        finally:
+            store.clear_temporary()  # a worker that was stopped may have been writing
         result = consolidate(spec, store)
         store.write_result(result)
     return result
