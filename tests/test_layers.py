@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "kontrast"
 LAYERS = [
     {"errors", "__init__"},
-    {"_types"},
+    {"_types", "memory", "progress"},
     {"linalg"},
     {"data", "nets", "losses"},
     {"kernels"},
@@ -28,7 +28,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"linalg", "nets", "losses", "kernels", "dynamics", "spectral", "theory"}
-ONLY_IN = {"matplotlib": {"report"}, "jinja2": {"report"}, "typer": {"cli"}, "rich": {"cli"}, "mlxtend": {"data"}}
+ONLY_IN = {"matplotlib": {"report"}, "jinja2": {"report"}, "typer": {"cli"}, "rich": {"cli", "progress"}, "mlxtend": {"data"}}
 STANDARD = {"torch", "numpy", "scipy", "kontrast"}
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from kontrast._types import resolve_device, resolve_dtype
 from kontrast.data import Dataset, default_view, load, parse_view
 from kontrast.errors import InputError, StoreError, require_positive
 from kontrast.losses import link_from, similarity_from
+from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
 
 FORMAT = 1  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
@@ -189,11 +189,7 @@ def _check_memory(spec: StudySpec, d_in: int) -> None:
     points = spec.n_samples * (1 + spec.n_positives)
     # Weights, their start, their gradient and a step; inputs; the hidden units of every point and their derivatives.
     needed = itemsize * (4 * weights + points * (d_in + 3 * spec.depth * width))
-    there = (
-        torch.cuda.get_device_properties(torch.device(spec.device)).total_memory
-        if spec.device.startswith("cuda")
-        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    )
+    there = total_bytes(torch.device(spec.device))
     if needed > there:
         raise InputError(
             f"width {width} with {points} points needs at least {needed / 2**30:,.0f} GiB a run and there are "
