@@ -28,7 +28,13 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"linalg", "nets", "losses", "kernels", "dynamics", "spectral", "theory"}
-ONLY_IN = {"matplotlib": {"report"}, "jinja2": {"report"}, "typer": {"cli"}, "rich": {"cli", "progress"}, "mlxtend": {"data"}}
+ONLY_IN = {
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+    "typer": {"cli"},
+    "rich": {"cli", "progress"},
+    "mlxtend": {"data"},
+}
 STANDARD = {"torch", "numpy", "scipy", "kontrast"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
