@@ -34,8 +34,9 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"cli", "progress"},
     "mlxtend": {"data"},
+    "triton": {"kernels"},
 }
-STANDARD = {"torch", "numpy", "scipy", "kontrast"}
+STANDARD = {"torch", "numpy", "scipy", "kontrast", "triton"}  # triton is a part of torch for NVIDIA GPUs
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -9,7 +9,7 @@ from kontrast.errors import InputError
 from kontrast.nets import ACTIVATIONS, activation_from, leaky_relu
 from tests.cases import DTYPES
 
-NAMES = ["relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu", "linear"]
+NAMES = ["relu", "tanh", "sigmoid", "erf", "gelu", "softplus", "sine", "cosine", "gaussian", "leaky_relu", "linear"]
 
 
 def test_the_promised_activations_are_there() -> None:
@@ -47,3 +47,25 @@ def test_leaky_relu_takes_a_slope() -> None:
 def test_unknown_activations_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"must be one of relu, tanh|slope"):
         activation_from(name)
+
+
+@given(a=floats(-4, 4))
+def test_any_pointwise_function_is_an_activation(a: float) -> None:
+    act, point = activation_from(lambda t: t**3 + torch.sin(t)), torch.tensor([a], dtype=torch.float64)
+    torch.testing.assert_close(act(point), point**3 + torch.sin(point))
+    torch.testing.assert_close(act.first(point), 3 * point**2 + torch.cos(point))
+    torch.testing.assert_close(act.second(point), 6 * point - torch.sin(point))
+    assert not act.smooth
+    assert not act.first(point).requires_grad
+
+
+def test_a_function_with_a_known_name_is_not_taken_for_the_known_one() -> None:
+    def erf(a: torch.Tensor) -> torch.Tensor:
+        return 2 * a
+
+    assert activation_from(erf).name == "erf()"
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(InputError, match="or a function of a tensor, got 3"):
+        activation_from(3)  # type: ignore[arg-type]

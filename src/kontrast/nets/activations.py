@@ -93,16 +93,49 @@ ACTIVATIONS: dict[str, Activation] = {
             lambda a: (2 - a * a) * _normal_density(a),
             smooth=True,
         ),
+        Activation(  # ln(1 + e^a): φ' and φ'' are the sigmoid and its slope
+            "softplus", F.softplus, torch.sigmoid, _sigmoid_first, smooth=True
+        ),
+        Activation("sine", torch.sin, torch.cos, lambda a: -torch.sin(a), smooth=True),
+        Activation("cosine", torch.cos, lambda a: -torch.sin(a), lambda a: -torch.cos(a), smooth=True),
+        Activation(
+            "gaussian",
+            lambda a: torch.exp(-a * a),
+            lambda a: -2 * a * torch.exp(-a * a),
+            lambda a: (4 * a * a - 2) * torch.exp(-a * a),
+            smooth=True,
+        ),
         leaky_relu(),
         Activation("linear", lambda a: a, torch.ones_like, torch.zeros_like, smooth=True),
     )
 }
 
 
-def activation_from(activation: str | Activation) -> Activation:
-    """An activation by name ("relu", "leaky_relu:0.2", …) or as it is."""
+def _slope_of(function: Pointwise) -> Pointwise:
+    def slope(a: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = a if a.requires_grad else a.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True, materialize_grads=True)
+        return gradient if a.requires_grad else gradient.detach()
+
+    return slope
+
+
+def activation_from(activation: str | Activation | Pointwise) -> Activation:
+    """An activation by name ("relu", "leaky_relu:0.2", …), as it is, or from any pointwise function of a tensor.
+
+    A function's derivatives come from autograd, and it is not taken to be smooth: nobody has said so.
+    """
     if isinstance(activation, Activation):
         return activation
+    if not isinstance(activation, str):
+        if not callable(activation):
+            raise InputError(
+                f"activation must be one of {', '.join(ACTIVATIONS)} or a function of a tensor, got {activation!r}"
+            )
+        first = _slope_of(activation)
+        name = getattr(activation, "__name__", type(activation).__name__) + "()"  # never the name of one known here
+        return Activation(name, activation, first, _slope_of(first), smooth=False)
     name, _, argument = activation.partition(":")
     if name == "leaky_relu" and argument:
         try:

@@ -1,0 +1,443 @@
+r"""NNGP and tangent kernels of infinitely wide MLPs (paper A, Sec. 2.3; paper D, Sec. 2), exact at the hard inputs.
+
+Layer 0 has $\Sigma_0 = \Theta_0 = \sigma_w^2 s\,x\cdot y + \sigma_b^2$ with $s$ the `input_scale`; every further layer,
+the output included, $\Sigma_{l+1} = \sigma_w^2 F(\Sigma_l) + \sigma_b^2$ and
+$\Theta_{l+1} = \Sigma_{l+1} + \sigma_w^2 \dot F(\Sigma_l)\,\Theta_l$ with the dual activations $F, \dot F$.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError, require_positive
+from kontrast.kernels.duals import Closed, Dual, HermiteSeries, Homogeneous, dual_of
+from kontrast.nets import Activation, activation_from
+
+# Below these deficits 1 − |cos θ| a product's rounding δ would move the angle, by δ / sin θ, past 1e-6 and 1e-12.
+NEAR = {torch.float32: 0.02, torch.float64: 1e-6}
+FEW = 0.05  # a larger share of near pairs is cheaper as one product in float64 than pair by pair
+PRODUCT_ROWS = 1024  # rows of one matrix product on the CPU
+STRIP = 2**17  # entries that go through the recursion together on the CPU: half a megabyte, so that they stay in cache
+TILE = 2**26  # the same on a GPU
+GPU_ROWS = 4096  # rows of one product on a GPU
+
+Pointwise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class InfiniteNetwork:
+    """An MLP with `depth` hidden layers of infinite width; `weight_std` and `bias_std` act on every layer.
+
+    With the defaults and `depth=1` its `ntk` is paper A's K* and that of `kontrast.nets.MLP` at large width.
+    neural-tangents' convention is `input_scale=1/d`. `activation` is a name, an `Activation`, or any pointwise function
+    of a tensor; see `quadrature_error` for those without a closed form.
+    """
+
+    depth: int = 1
+    activation: str | Activation | Pointwise = "relu"
+    weight_std: float = 1.0
+    bias_std: float = 0.0
+    input_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.depth, int) or self.depth < 1:
+            raise InputError(f"depth must be a whole number of at least 1 hidden layer, got {self.depth!r}")
+        activation_from(self.activation)
+        require_positive(weight_std=self.weight_std, input_scale=self.input_scale)
+        if not (math.isfinite(self.bias_std) and self.bias_std >= 0):
+            raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std}")
+
+    def ntk(self, x: Tensor, y: Tensor | None = None, *, compile: bool = False) -> Tensor:
+        """The tangent kernel (n, m); see `infinite_ntk`."""
+        return self._kernel(x, y, tangent=True, compile=compile)
+
+    def nngp(self, x: Tensor, y: Tensor | None = None, *, compile: bool = False) -> Tensor:
+        """The covariance (n, m) of the outputs at initialisation; see `infinite_nngp`."""
+        return self._kernel(x, y, tangent=False, compile=compile)
+
+    def ntk_diagonal(self, x: Tensor) -> Tensor:
+        """Θ(x_i, x_i), shape (n,), without the rest of the kernel."""
+        x = _check("x", x)
+        return self._diagonal(self._variance(x), tangent=True).to(x.dtype)
+
+    def nngp_diagonal(self, x: Tensor) -> Tensor:
+        """Σ(x_i, x_i), shape (n,), without the rest of the kernel."""
+        x = _check("x", x)
+        return self._diagonal(self._variance(x), tangent=False).to(x.dtype)
+
+    def quadrature_error(self, x: Tensor) -> QuadratureError:
+        """What one layer's series leaves out at these rows, at worst over the layers; zero for closed forms."""
+        x = _check("x", x)
+        k, worst = self._variance(x), QuadratureError(0, 0.0, 0.0)
+        for _ in range(self.depth):
+            dual = dual_of(self.activation, float(k.detach().max()))
+            if isinstance(dual, HermiteSeries):
+                value, slope = (
+                    max(part) for part in zip(*(dual.remainder(k_) for k_ in torch.split(k, 1024)), strict=True)
+                )
+                worst = QuadratureError(max(worst.order, dual.order), max(worst.value, value), max(worst.slope, slope))
+            k = self._next(k, dual)[0]
+        return worst
+
+    # Rows: everything that depends on one point alone, always in float64.
+
+    @property
+    def _w2(self) -> float:
+        return self.weight_std**2
+
+    @property
+    def _beta(self) -> float:
+        return self.bias_std**2
+
+    def _variance(self, x: Tensor) -> Tensor:
+        squares = torch.cat([part.double().square().sum(1) for part in torch.split(x, 4096)])
+        return self._w2 * self.input_scale * squares + self._beta
+
+    def _next(self, k: Tensor, dual: Dual) -> tuple[Tensor, Tensor]:
+        if isinstance(dual, Homogeneous):
+            return self._w2 * dual.gain * k + self._beta, k.new_full((), self._w2 * dual.gain)
+        parts = [dual.diagonal(part) for part in torch.split(k, 1024)]
+        return self._w2 * torch.cat([F for F, _ in parts]) + self._beta, self._w2 * torch.cat([D for _, D in parts])
+
+    def _diagonal(self, k: Tensor, *, tangent: bool) -> Tensor:
+        theta = k
+        for _ in range(self.depth):
+            k, slope = self._next(k, dual_of(self.activation, float(k.detach().max())))
+            theta = k + slope * theta
+        return theta if tangent else k
+
+    def _kernel(self, x: Tensor, y: Tensor | None, *, tangent: bool, compile: bool) -> Tensor:
+        x = _check("x", x)
+        y_ = x if y is None else _check("y", y, like=x)
+        dual = dual_of(self.activation, 1.0)
+        if isinstance(dual, Homogeneous):
+            route: _Angles | _Covariances = _Angles(self, dual, tangent, compile)
+        else:
+            route = _Covariances(self, tangent)
+        if torch.is_grad_enabled() and (x.requires_grad or y_.requires_grad):
+            return route.differentiable(x, y_).to(x.dtype)
+        with torch.no_grad():
+            out = x.new_empty(x.shape[0], y_.shape[0])
+            route.fill(out, x, None if y is None else y_)
+            if y is None:
+                out.diagonal().copy_(self._diagonal(self._variance(x), tangent=tangent))
+        return out
+
+
+@dataclass(frozen=True)
+class QuadratureError:
+    """How exact a Hermite series is: shares of E[φ²] and E[φ'²] of one layer beyond its `order` terms.
+
+    An entry of F is off by at most `value` · √(F(x,x) F(y,y)) · |cos θ|^order, one of Ḟ likewise with `slope`: nothing
+    at cos θ = 0 and ±1. Jumps in φ' away from zero make the integrals inexact too; that is included.
+    """
+
+    order: int
+    value: float
+    slope: float
+
+
+def infinite_ntk(
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    depth: int = 1,
+    activation: str | Activation | Pointwise = "relu",
+    weight_std: float = 1.0,
+    bias_std: float = 0.0,
+    input_scale: float = 1.0,
+    compile: bool = False,
+) -> Tensor:
+    r"""Tangent kernel $K^*(x, y) = \mathbb{E}_\theta[\nabla f(x)^\top \nabla f(y)]$ of an infinitely wide MLP, (n, m).
+
+    Paper A, Sec. 2.3; `depth` counts hidden layers. Closed forms for relu, leaky_relu, linear, erf, sine, cosine and
+    gaussian; a Hermite series for any other activation (`InfiniteNetwork.quadrature_error` states its error). With
+    `y=None` only the upper triangle is computed and the diagonal is exact. Duplicate, opposite, collinear and zero rows
+    are exact in float32 too. Differentiable in x and y; at a cusp (x = y, or a zero row without bias) the derivative is
+    the mean of the one-sided ones. `compile=True` compiles the recursion once (10 to 40 s) for repeated calls.
+
+    Cost: one (n, d)·(d, m) product and one pass over the result, in strips: peak memory is the result, a normalised
+    copy of the inputs and a strip.
+    """
+    net = InfiniteNetwork(depth, activation, weight_std, bias_std, input_scale)
+    return net.ntk(x, y, compile=compile)
+
+
+def infinite_nngp(
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    depth: int = 1,
+    activation: str | Activation | Pointwise = "relu",
+    weight_std: float = 1.0,
+    bias_std: float = 0.0,
+    input_scale: float = 1.0,
+    compile: bool = False,
+) -> Tensor:
+    r"""Covariance $\mathbb{E}_\theta[f(x) f(y)]$ of an infinitely wide MLP at initialisation, (n, m).
+
+    The Gaussian process of paper D, Sec. 2 (its (49) should have E[h²], not Var[h]). Arguments as `infinite_ntk`.
+    """
+    net = InfiniteNetwork(depth, activation, weight_std, bias_std, input_scale)
+    return net.nngp(x, y, compile=compile)
+
+
+@dataclass(frozen=True)
+class _Angles:
+    """The route of homogeneous activations: deficits q = 1 − cos θ between unit rows, in the rows' own number type."""
+
+    net: InfiniteNetwork
+    dual: Homogeneous
+    tangent: bool
+    compile: bool
+
+    def fill(self, out: Tensor, x: Tensor, y: Tensor | None) -> None:
+        rows_x = self._rows(x, out.dtype)
+        rows_y = rows_x if y is None else self._rows(y, out.dtype)
+        fused = _can_fuse(out) and not self.net.bias_std
+        if fused and self._fill_fused(out, rows_x, rows_y, symmetric=y is None):
+            return
+        evaluate = _compiled() if self.compile else _evaluate
+        product_rows, entries = (GPU_ROWS, TILE) if out.is_cuda else (PRODUCT_ROWS, STRIP)
+        for top in range(0, out.shape[0], product_rows):
+            bottom, left = min(top + product_rows, out.shape[0]), top if y is None else 0
+            block, columns = out[top:bottom, left:], rows_y.part(slice(left, None))
+            torch.mm(rows_x.unit[top:bottom], columns.unit.mT, out=block)
+            step = max(1, entries // block.shape[1])
+            for i in range(0, bottom - top, step):
+                rows = rows_x.part(slice(top + i, min(top + i + step, bottom)))
+                self._strip(block[i : i + step], rows, columns, evaluate)
+            if y is None:
+                mirror(out, top, bottom)
+
+    def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
+        """Products and recursion at the GPU's full speed; False when too many pairs are near to do one by one."""
+        from kontrast.kernels import fused  # needs triton, which comes with torch for NVIDIA GPUs alone
+
+        parts_x = fused.split_rows(x.unit)
+        parts_y = parts_x if symmetric else fused.split_rows(y.unit)
+        near = fused.Pairs.room_for(min(out.numel(), 2**24), out.device)
+        for top in range(0, out.shape[0], GPU_ROWS):
+            bottom, left = min(top + GPU_ROWS, out.shape[0]), top if symmetric else 0
+            fused.write_both_ways(
+                fused.split_product(parts_x.rows(top, bottom), parts_y.rows(left, None)),
+                out,
+                x.scale[top:bottom],
+                y.scale[left:],
+                near,
+                top=top,
+                left=left,
+                symmetric=symmetric,
+                threshold=1 - NEAR[out.dtype],
+                depth=self.net.depth,
+                slope=self.dual.slope,
+                tangent=self.tangent,
+            )
+        found = int(near.count)
+        if found > len(near.places):
+            return False
+        for some, values in self._exact(near.places[:found].long(), x, y):
+            out[some[:, 0], some[:, 1]] = values
+            if symmetric:
+                out[some[:, 1], some[:, 0]] = values
+        return True
+
+    def _strip(self, cosines: Tensor, x: _UnitRows, y: _UnitRows, evaluate: Callable[..., Tensor]) -> None:
+        """Turn cosines into the kernel in place; pairs too close to a cusp for their rounding are done exactly."""
+        near = 1 - NEAR[cosines.dtype]
+        low, high = (float(end) for end in torch.aminmax(cosines))
+        pairs = (cosines.abs() > near).nonzero() if max(-low, high) > near else cosines.new_empty(0, 2).long()
+        if len(pairs) > FEW * cosines.numel() and cosines.dtype == torch.float32:
+            x, y = x.double(), y.double()
+            exact = x.unit @ y.unit.mT
+            self._strip(exact, x, y, _evaluate)
+            cosines.copy_(exact)
+            return
+        settings = (self.net.depth, self.dual, self.tangent)
+        cosines.copy_(evaluate(1 - cosines, 1 + cosines, x.shaped(-1, 1), y.shaped(1, -1), *settings))
+        for some, values in self._exact(pairs, x, y):
+            cosines[some[:, 0], some[:, 1]] = values.to(cosines.dtype)
+
+    def _exact(self, pairs: Tensor, x: _UnitRows, y: _UnitRows) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some pairs (i, j) at a time and their kernel values, from differences of unit rows in float64."""
+        settings = (self.net.depth, self.dual, self.tangent)
+        for some in torch.split(pairs, max(1, (2**28 if pairs.is_cuda else 2**22) // x.points.shape[1])):
+            u, v = x.part(some[:, 0]).double(), y.part(some[:, 1]).double()
+            q, p = (u.unit - v.unit).square().sum(1) / 2, (u.unit + v.unit).square().sum(1) / 2
+            yield some, _evaluate(q, p, u.shaped(-1), v.shaped(-1), *settings).to(x.unit.dtype)
+
+    def differentiable(self, x: Tensor, y: Tensor) -> Tensor:
+        x_, y_ = self._rows(x, torch.float64), self._rows(y, torch.float64)
+        q = 1 - x_.unit @ y_.unit.mT
+        q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # duplicates are exactly zero, and keep their slope
+        kernel = _evaluate(q, 2 - q, x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent)
+        # A zero row went in with norm one, for its slope to survive; its value is zero all the same.
+        return kernel - torch.where(x_.zero[:, None] | y_.zero, kernel, 0.0).detach()
+
+    def _rows(self, x: Tensor, dtype: torch.dtype) -> _UnitRows:
+        net, differentiable = self.net, torch.is_grad_enabled() and x.requires_grad
+        if net.bias_std:  # the bias is one more input, of the size that gives it its variance
+            ones = torch.ones_like(x[:, :1])
+            x = torch.cat([x, net.bias_std / net.weight_std / math.sqrt(net.input_scale) * ones], 1)
+        norm = torch.cat([torch.linalg.vector_norm(part.double(), dim=1) for part in torch.split(x, 4096)])
+        zero = norm == 0
+        safe = torch.where(zero, 1.0, norm)
+        unit = torch.cat([(part.double() / by[:, None]).to(dtype) for part, by in _split(x, safe)])
+        k = net._w2 * net.input_scale * torch.where(zero, float(differentiable), norm.square())
+        lifts = []
+        for _ in range(net.depth):
+            k_next = net._w2 * self.dual.gain * k + net._beta
+            if net.bias_std:
+                lifts.append(((1 - net._beta / k_next).sqrt().to(dtype), (net._beta / k_next).sqrt().to(dtype)))
+            k = k_next
+        return _UnitRows(x, safe, unit, lifts, k.sqrt().to(dtype), zero)
+
+
+@dataclass(frozen=True)
+class _UnitRows:
+    """Rows as directions: what the recursion needs of each point, and the points for those pairs that need more."""
+
+    points: Tensor  # (n, d), the bias as one more column
+    norm: Tensor  # (n,) float64, one for rows of zeros
+    unit: Tensor  # (n, d) points / norm
+    lifts: list[tuple[Tensor, Tensor]]  # the share of each layer's deviation that its weights and its bias give
+    scale: Tensor  # (n,) the deviation of the output
+    zero: Tensor
+
+    def part(self, index: slice | Tensor) -> _UnitRows:
+        lifts = [(alpha[index], eta[index]) for alpha, eta in self.lifts]
+        return _UnitRows(
+            self.points[index], self.norm[index], self.unit[index], lifts, self.scale[index], self.zero[index]
+        )
+
+    def double(self) -> _UnitRows:
+        lifts = [(alpha.double(), eta.double()) for alpha, eta in self.lifts]
+        unit = self.points.double() / self.norm[:, None]
+        return _UnitRows(self.points, self.norm, unit, lifts, self.scale.double(), self.zero)
+
+    def shaped(self, *shape: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The scale and the lifts, in a shape that broadcasts against the pairs."""
+        return self.scale.view(shape), [(alpha.view(shape), eta.view(shape)) for alpha, eta in self.lifts]
+
+
+_Row = tuple[Tensor, list[tuple[Tensor, Tensor]]]
+
+
+def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> Tensor:
+    """The kernel from the deficits of layer 0, carried as $1 - q = Σ/(σ_x σ_y)$ and $Θ/(σ_x σ_y)$."""
+    (scale_x, lifts_x), (scale_y, lifts_y) = x, y
+    theta = 1 - q
+    opposite: Tensor | None = p
+    for layer in range(depth):
+        q, slope = dual.layer(q, opposite)
+        opposite, slope = None, slope / dual.gain
+        if lifts_x:  # a bias turns a unit vector u into (αu, η): 1 − cos is half a squared distance, before and after
+            (alpha_x, eta_x), (alpha_y, eta_y) = lifts_x[layer], lifts_y[layer]
+            shrink = alpha_x * alpha_y
+            q = shrink * q + ((alpha_x - alpha_y).square() + (eta_x - eta_y).square()) / 2
+            slope = shrink * slope
+        if tangent:
+            theta = torch.addcmul(1 - q, theta, slope)
+    return (theta if tangent else 1 - q) * scale_x * scale_y
+
+
+def _can_fuse(out: Tensor) -> bool:
+    """Whether this is an NVIDIA GPU with half-precision tensor cores, and triton is there."""
+    if not out.is_cuda or out.dtype != torch.float32 or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(out.device) >= (8, 0) and importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_evaluate, dynamic=True)
+
+
+@dataclass(frozen=True)
+class _Covariances:
+    """The route of smooth activations: covariances themselves, in float64, since large ones see their own rounding."""
+
+    net: InfiniteNetwork
+    tangent: bool
+
+    def fill(self, out: Tensor, x: Tensor, y: Tensor | None) -> None:
+        duals, rows_x, rows_y = self._rows(x, x if y is None else y)
+        points = x.double() if y is None else y.double()
+        product_rows, strip = (GPU_ROWS, TILE) if out.is_cuda else (PRODUCT_ROWS, STRIP)
+        for top in range(0, out.shape[0], product_rows):
+            bottom, left = min(top + product_rows, out.shape[0]), top if y is None else 0
+            columns = [row[left:] for row in rows_y]
+            step = max(1, strip // (out.shape[1] - left))
+            for i in range(top, bottom, step):
+                stop = min(i + step, bottom)
+                products = x[i:stop].double() @ points[left:].mT
+                out[i:stop, left:] = self._evaluate(products, duals, [row[i:stop] for row in rows_x], columns)
+            if y is None:
+                mirror(out, top, bottom)
+
+    def differentiable(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._evaluate(x.double() @ y.double().mT, *self._rows(x, y))
+
+    def _rows(self, x: Tensor, y: Tensor) -> tuple[list[Closed | HermiteSeries], list[Tensor], list[Tensor]]:
+        """Each layer's dual, and what it needs of each row of x and of y."""
+        net, duals = self.net, []
+        sides: list[tuple[Tensor, list[Tensor]]] = [(net._variance(x), [])]
+        sides.append(sides[0] if y is x else (net._variance(y), []))
+        for _ in range(net.depth):
+            dual = dual_of(net.activation, max(float(k.detach().max()) for k, _ in sides))
+            assert not isinstance(dual, Homogeneous)
+            duals.append(dual)
+            for k, rows in sides if sides[0] is not sides[1] else sides[:1]:
+                rows.append(torch.cat([dual.rows(part) for part in torch.split(k, 1024)]))
+            new = [(net._next(k, dual)[0], rows) for k, rows in (sides if sides[0] is not sides[1] else sides[:1])]
+            sides = [new[0], new[-1]]
+        return duals, sides[0][1], sides[1][1]
+
+    def _evaluate(self, k: Tensor, duals: list[Closed | HermiteSeries], x: list[Tensor], y: list[Tensor]) -> Tensor:
+        net = self.net
+        k = net._w2 * net.input_scale * k + net._beta
+        theta = k
+        for dual, row_x, row_y in zip(duals, x, y, strict=True):
+            F, slope = dual.between(row_x, row_y, k)
+            k = net._w2 * F + net._beta
+            if self.tangent:
+                theta = k + net._w2 * slope * theta
+        return theta if self.tangent else k
+
+
+def mirror(out: Tensor, top: int, bottom: int) -> None:
+    """Copy rows top to bottom of the upper triangle into the lower one."""
+    square = out[top:bottom, top:bottom]
+    square.copy_(square.triu() + square.triu(1).mT)
+    for left in range(bottom, out.shape[0], 1024):  # square pieces: long transposed rows would miss the cache
+        out[left : left + 1024, top:bottom] = out[top:bottom, left : left + 1024].mT
+
+
+def _split(x: Tensor, norm: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(torch.split(x, 4096), torch.split(norm, 4096), strict=True)
+
+
+def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
+    """The rows (n, d) of an argument, or an error that names it."""
+    if not isinstance(x, Tensor) or x.dtype not in NEAR:
+        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"{name} must be a float32 or float64 tensor, got {given}; convert with {name}.float()")
+    if x.ndim < 2 or 0 in x.shape:
+        raise InputError(f"{name} must be (n, d) with at least one row and one column, got shape {tuple(x.shape)}")
+    x = x.flatten(1)
+    if like is not None and x.shape[1] != like.shape[1]:
+        raise InputError(f"{name} has {x.shape[1]} columns but x has {like.shape[1]}")
+    if like is not None and (x.dtype != like.dtype or x.device != like.device):
+        raise InputError(
+            f"{name} is {x.dtype} on {x.device} but x is {like.dtype} on {like.device}; convert with {name}.to(x)"
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(f"{name} has NaN or infinite entries; drop or fill those rows first")
+    return x
