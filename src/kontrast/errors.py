@@ -21,6 +21,10 @@ class StoreError(KontrastError):
     """A results folder cannot be used: it holds another study, is locked, or has nothing to report."""
 
 
+class ConvergenceError(KontrastError, ArithmeticError):
+    """An iteration stopped before its result was as exact as asked for; the text says how far it came."""
+
+
 def require_positive(**values: float) -> None:
     """Raise `InputError` unless every named value is a finite number above zero."""
     for name, value in values.items():

@@ -1,0 +1,163 @@
+"""One face for all that can multiply a block of vectors: torch and numpy matrices, sparse ones, objects, functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+
+
+class Multiplier(Protocol):
+    """An object with a square `shape` that multiplies (n, b) blocks by `@`."""
+
+    @property
+    def shape(self) -> Any:
+        """(n, n)."""
+
+    def __matmul__(self, block: Any, /) -> Any:
+        """The product with an (n, b) block."""
+
+
+Matrix = Tensor | NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A square linear map on (n, b) blocks; `matrix` is there where its entries are."""
+
+    n: int
+    dtype: torch.dtype
+    device: torch.device
+    product: Callable[[Tensor], Tensor]
+    name: str
+    matrix: Matrix | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"{self.name} must be float32 or float64, got {self.dtype}; convert it with .double()")
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The entries, where torch holds them all."""
+        return self.matrix if isinstance(self.matrix, Tensor) and self.matrix.layout == torch.strided else None
+
+    def negative(self) -> Operator:
+        """−A, without a second matrix."""
+        return replace(self, product=lambda block: -self.product(block), matrix=None)
+
+    def __call__(self, block: Tensor) -> Tensor:
+        """The product with an (n, b) block, in the block's own number type and checked."""
+        result = self.product(block.to(self.dtype))
+        if result.shape != block.shape:
+            raise InputError(
+                f"{self.name} must map (n, b) blocks to (n, b) blocks: "
+                f"given {tuple(block.shape)} it returned {tuple(result.shape)}"
+            )
+        if not torch.isfinite(result).all():
+            raise InputError(f"{self.name} returned NaN or infinite values; check its entries and the data behind it")
+        return result.to(dtype=block.dtype, device=block.device)
+
+    def dense(self) -> Tensor:
+        """All n² entries in float64; a map without a matrix is applied to the identity."""
+        entries = self.tensor
+        if entries is not None:
+            if not torch.isfinite(entries).all():
+                raise InputError(f"{self.name} holds NaN or infinite values; check the data behind it")
+        else:
+            entries = self(torch.eye(self.n, dtype=self.dtype, device=self.device))
+        return entries.to(torch.float64)
+
+
+OperatorLike = Matrix | Multiplier | Operator | Callable[[Tensor], Tensor]
+
+
+def as_operator(
+    operator: OperatorLike,
+    *,
+    n: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    name: str = "operator",
+) -> Operator:
+    """`operator` as an `Operator`; `n`, `dtype` and `device` are needed only where it does not know its own.
+
+    A function is taken to work in float64 on the CPU unless told otherwise.
+    """
+    if isinstance(operator, Operator):
+        return operator
+    if callable(operator) and not hasattr(operator, "shape"):
+        if n is None:
+            raise InputError(f"{name} is a function, which does not know its size; pass n=...")
+        return Operator(n, dtype if dtype is not None else torch.float64, _device(device), operator, name)
+    size = _size_of(operator, n, name)
+    if isinstance(operator, Tensor):
+        return Operator(size, operator.dtype, operator.device, operator.__matmul__, name, operator)
+    if isinstance(operator, np.ndarray | LinearOperator) or sparse.issparse(operator):
+        kind = torch.float32 if getattr(operator, "dtype", None) == np.float32 else torch.float64
+        matrix = operator if isinstance(operator, np.ndarray) else None
+        return Operator(size, kind, torch.device("cpu"), _numpy_product(operator), name, matrix)
+    own_dtype, own_device = getattr(operator, "dtype", None), getattr(operator, "device", None)
+    kind = own_dtype if isinstance(own_dtype, torch.dtype) else (dtype or torch.float64)
+    where = _device(own_device if own_device is not None else device)
+    return Operator(size, kind, where, lambda block: cast("Multiplier", operator) @ block, name)
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    """The device with its number: "cuda" is "cuda:0", and compares equal to it only so."""
+    return torch.empty(0, device="cpu" if device is None else device).device
+
+
+def _size_of(operator: Any, n: int | None, name: str) -> int:
+    shape = tuple(operator.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
+        raise InputError(f"{name} must be square and not empty, got shape {shape}")
+    if n is not None and n != shape[0]:
+        raise InputError(f"n={n} does not fit {name} of shape {shape}; leave n out")
+    return int(shape[0])
+
+
+def _numpy_product(matrix: Any) -> Callable[[Tensor], Tensor]:
+    # numpy multiplies read-only memory maps in place; torch.from_numpy would warn about them.
+    return lambda block: torch.from_numpy(np.ascontiguousarray(matrix @ block.cpu().numpy()))
+
+
+def require_symmetric(matrix: Matrix, name: str, *, n_sampled: int = 256) -> None:
+    """Refuse a matrix that is not square or, on `n_sampled` evenly spaced rows and columns, not symmetric.
+
+    A sample, so that a memory-mapped matrix of gigabytes is not read twice. Kernels computed tile by tile differ from
+    their transpose by rounding, which passes.
+    """
+    n = _size_of(matrix, None, name)
+    rows = np.unique(np.linspace(0, n - 1, min(n, n_sampled)).round().astype(int))
+    if isinstance(matrix, Tensor):
+        if matrix.layout != torch.strided:
+            return
+        index = torch.from_numpy(rows).to(matrix.device)
+        block = matrix[index[:, None], index[None, :]].to(torch.float64)
+    else:
+        block = torch.from_numpy(np.asarray(matrix[np.ix_(rows, rows)], dtype=np.float64))
+    if not torch.isfinite(block).all():
+        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+    asymmetry, size = float((block - block.mT).abs().max()), float(block.abs().max())
+    if asymmetry > math.sqrt(resolution(matrix)) * size:
+        raise InputError(
+            f"{name} must be symmetric, but entries differ from their mirror images by up to {asymmetry:.2g} "
+            f"(largest entry {size:.2g}); if that is rounding, pass ({name} + {name}.T) / 2"
+        )
+
+
+def resolution(matrix: Matrix) -> float:
+    """The relative rounding of the matrix's number type; integers count as float64."""
+    if isinstance(matrix, Tensor):
+        return torch.finfo(matrix.dtype).eps if matrix.dtype.is_floating_point else 2.0**-52
+    return float(np.finfo(matrix.dtype).eps) if matrix.dtype.kind == "f" else 2.0**-52

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis.strategies import integers, sampled_from
+from torch import nn
+
+from kontrast.errors import ConvergenceError, InputError
+from kontrast.nets import (
+    ACTIVATIONS,
+    MLP,
+    PARAMETRIZATIONS,
+    hessian_norm,
+    hessian_vector_product,
+    parameters_of,
+    pure_function,
+    two_layer_hessian_norm,
+)
+from tests.cases import generator, randn
+from tests.reference.spectra import dense_hessian, dense_hessian_by_reverse_mode
+
+SHAPES = {"seed": integers(0, 2**16), "d_in": integers(1, 4), "width": integers(1, 6), "d_out": integers(1, 3)}
+
+
+def net_of(seed: int, d_in: int, width: int, d_out: int, **options) -> MLP:
+    return MLP(d_in, width, d_out, generator=generator(seed), dtype=torch.float64, **options)
+
+
+@given(**SHAPES, activation=sampled_from(sorted(ACTIVATIONS)), parametrization=sampled_from(PARAMETRIZATIONS))
+def test_the_exact_norm_is_that_of_the_dense_hessian(
+    seed: int, d_in: int, width: int, d_out: int, activation: str, parametrization: str
+) -> None:
+    width = max(width, d_out)
+    net = net_of(seed, d_in, width, d_out, activation=activation, parametrization=parametrization)
+    x = 2 * randn(2, d_in, seed=seed + 1)
+    dense = [[torch.linalg.matrix_norm(dense_hessian(net, row[None], z), 2) for z in range(d_out)] for row in x]
+    torch.testing.assert_close(two_layer_hessian_norm(net, x), torch.tensor(dense), rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=15)
+@given(seed=integers(0, 2**16), activation=sampled_from(sorted(ACTIVATIONS)))
+def test_lanczos_gives_the_exact_norm(seed: int, activation: str) -> None:
+    """105 parameters: above what is decomposed whole, so that Lanczos itself is tested."""
+    net = net_of(seed, 5, 15, 2, activation=activation)
+    x = randn(2, 5, seed=seed + 1)
+    found = hessian_norm(net, x)
+    torch.testing.assert_close(found.norms, two_layer_hessian_norm(net, x), rtol=1e-12, atol=1e-14)
+    assert found.residuals.shape == found.norms.shape == (2, 2)
+    assert found.residuals.max() <= 1e-10
+
+
+def test_lanczos_gives_the_exact_norm_at_some_width() -> None:
+    net, x = net_of(0, 20, 500, 1, activation="tanh"), randn(1, 20)
+    torch.testing.assert_close(hessian_norm(net, x).norms, two_layer_hessian_norm(net, x), rtol=1e-12, atol=0)
+
+
+def test_the_norm_falls_as_the_square_root_of_the_width() -> None:
+    """Up to the √log M of the largest weight: what Lemma 7 is used for."""
+    x = randn(1, 10)
+    norms = [float(two_layer_hessian_norm(net_of(1, 10, width, 1, activation="tanh"), x)) for width in (100, 10_000)]
+    assert 0.05 < norms[1] / norms[0] < 0.2
+
+
+def test_relu_has_the_norm_without_its_kinks() -> None:
+    net, x = net_of(0, 4, 30, 2), randn(3, 4)
+    expected = (x.norm(dim=1) / 30**0.5)[:, None].expand(3, 2)
+    torch.testing.assert_close(two_layer_hessian_norm(net, x), expected, rtol=1e-12, atol=0)
+
+
+def test_a_zero_input_has_no_curvature_and_rows_are_independent_of_the_budget() -> None:
+    net = net_of(0, 4, 30, 2, activation="gelu")
+    x = torch.cat([torch.zeros(1, 4, dtype=torch.float64), randn(4, 4)])
+    whole, one_by_one = two_layer_hessian_norm(net, x), two_layer_hessian_norm(net, x, memory=8 * 30 * 8)
+    assert (whole[0] == 0).all()
+    assert hessian_norm(net, x[:1]).norms.abs().max() == 0
+    torch.testing.assert_close(whole, one_by_one, rtol=1e-13, atol=0)
+
+
+def test_float32_within_its_rounding() -> None:
+    net, x = MLP(6, 40, 2, activation="erf"), randn(3, 6, dtype=torch.float32)
+    exact = two_layer_hessian_norm(MLP(6, 40, 2, activation="erf", dtype=torch.float64), x.double())
+    found = hessian_norm(net, x)
+    assert found.norms.dtype == torch.float32
+    torch.testing.assert_close(two_layer_hessian_norm(net, x).double(), exact, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.norms.double(), exact, rtol=2e-5, atol=0)
+
+
+def test_float32_converges_for_a_hundred_thousand_parameters() -> None:
+    """Inner products that long, in float32, would leave residuals above the tolerance."""
+    net, x = MLP(784, 130, 1, activation="tanh"), randn(1, 784, dtype=torch.float32) / 28
+    torch.testing.assert_close(hessian_norm(net, x).norms, two_layer_hessian_norm(net, x), rtol=2e-5, atol=0)
+
+
+# ------------------------------------------------------------------------------------------ products and any module
+
+
+def convolutional() -> nn.Module:
+    torch_net = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Softplus(), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2)
+    ).double()
+    return _filled(torch_net)
+
+
+class Tied(nn.Module):
+    """One matrix used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4, dtype=torch.float64)
+        self.again = self.inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(torch.tanh(self.inner(x)))
+
+
+class Cube(torch.autograd.Function):
+    """x³ by a user's own derivative, which forward mode does not know."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, slope: torch.Tensor) -> torch.Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * slope
+
+
+class Cubic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 12, dtype=torch.float64), nn.Linear(12, 2, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(Cube.apply(self.inner(x)))
+
+
+class Attentive(nn.Module):
+    """Attention among four tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(2, 6, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x.reshape(len(x), 4, 2)).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(q, k, v).mean(1)
+
+
+def _filled(module: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for i, p in enumerate(module.parameters()):
+            p.copy_(0.5 * randn(*p.shape, seed=i))
+    return module
+
+
+CASES = {
+    "convolution": (convolutional, (1, 4, 4)),
+    "tied weights": (lambda: _filled(Tied()), (4,)),
+    "no forward derivative": (lambda: _filled(Cubic()), (3,)),
+    "attention": (lambda: _filled(Attentive()), (8,)),
+    "deep MLP": (lambda: net_of(3, 4, 5, 2, depth=3, activation="tanh"), (4,)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_and_norms_of_any_module_are_those_of_the_dense_hessian(case: str) -> None:
+    build, shape = CASES[case]
+    module, x = build(), randn(2, *shape, seed=9)
+    dense = dense_hessian_by_reverse_mode if case == "no forward derivative" else dense_hessian
+    parameters = parameters_of(module)
+    vector = {name: randn(*p.shape, seed=20 + i) for i, (name, p) in enumerate(parameters.items())}
+    flat = torch.cat([v.flatten() for v in vector.values()])
+    n_outputs = module(x).shape[1]
+    by_output = []
+    for z in range(n_outputs):
+        H = dense(module, x, z)
+        for function in (module, pure_function(module)):
+            product = hessian_vector_product(function, parameters, x, vector, output=z)
+            torch.testing.assert_close(
+                torch.cat([product[n].flatten() for n in parameters]), H @ flat, rtol=1e-11, atol=1e-12
+            )
+        by_output.append(H @ flat)
+        norm = hessian_norm(module, x[:1], output=z).norms
+        expected = torch.linalg.matrix_norm(dense(module, x[:1], z), 2)
+        torch.testing.assert_close(norm, expected.reshape(1, 1), rtol=1e-9, atol=1e-12)
+    total = hessian_vector_product(module, parameters, x, vector)
+    torch.testing.assert_close(
+        torch.cat([total[n].flatten() for n in parameters]), sum(by_output), rtol=1e-11, atol=1e-12
+    )
+
+
+def test_one_output_is_a_column_of_all() -> None:
+    net, x = net_of(0, 4, 6, 3, activation="tanh"), randn(2, 4)
+    torch.testing.assert_close(hessian_norm(net, x, output=1).norms, hessian_norm(net, x).norms[:, 1:2])
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+NET, X = net_of(0, 4, 6, 3, activation="tanh"), randn(2, 4)
+P = parameters_of(NET)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: two_layer_hessian_norm(net_of(0, 4, 6, 3, depth=2), X), r"depth=1, got depth=2; use hessian_norm"),
+        (lambda: two_layer_hessian_norm(nn.Linear(4, 3), X), r"got Linear; use hessian_norm"),
+        (lambda: two_layer_hessian_norm(NET, X[:, :3]), r"x must be \(n, 4\) with n >= 1, got \(2, 3\)"),
+        (lambda: two_layer_hessian_norm(NET, X[:0]), r"n >= 1, got \(0, 4\)"),
+        (lambda: two_layer_hessian_norm(NET, X / 0), r"x holds NaN or infinite"),
+        (lambda: hessian_norm(NET, X / 0), r"x holds NaN or infinite"),
+        (
+            lambda: hessian_norm(nn.Linear(4, 3, dtype=torch.bfloat16), X.bfloat16()),
+            r"float32 or float64, got torch.bf",
+        ),
+        (lambda: two_layer_hessian_norm(NET, X, memory=5), r"memory is too small: one row of hidden units"),
+        (lambda: hessian_norm(NET, X, output=3), r"output must be from 0 to 2, got 3"),
+        (lambda: hessian_norm(nn.Tanh(), X), r"Tanh has no parameters"),
+        (lambda: hessian_norm(NET, X[:0]), r"outputs \(n, c\), not empty, got \(0, 3\)"),
+        (lambda: hessian_norm(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), X), r"1 is a Dropout in train mode"),
+        (lambda: hessian_norm(nn.BatchNorm1d(4), X), r"BatchNorm1d in train mode.*call module.eval\(\) first"),
+        (
+            lambda: hessian_vector_product(NET, P, X, {}),
+            r"vector needs \(6, 3\) for the parameter 'output', got nothing",
+        ),
+        (lambda: hessian_vector_product(NET, P, X, {**P, "output": X}), r"'output', got \(2, 4\)"),
+        (lambda: hessian_vector_product(NET, {}, X, {}), r"parameters are empty"),
+        (lambda: hessian_vector_product(NET, P, X, P, output=-1), r"output must be from 0 to 2, got -1"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_an_impossible_tolerance_is_an_error_not_a_number() -> None:
+    with pytest.raises(ConvergenceError, match="relative residual"):
+        hessian_norm(net_of(0, 5, 15, 1, activation="tanh"), randn(1, 5), tolerance=1e-18)
