@@ -41,20 +41,21 @@ class Homogeneous:
         return (1 + self.slope**2) / 2
 
     def layer(self, q: Tensor, p: Tensor | None = None) -> Covariances:
-        """The next deficit and Ḟ, from q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
+        """The next deficit, and Ḟ in units of `gain`; q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
         theta, lost = _angle(q, 2 - q if p is None else p)
         # 1 − κ = q − (sin θ − θ cos θ)/π: the small difference of order θ³ is taken from the small q, not from 1.
-        bend = (1 - self.slope) ** 2 / 2
-        q_next = q - (bend / self.gain / math.pi) * lost
-        return q_next, (bend + self.slope) - (bend / math.pi) * theta
+        bend = (1 - self.slope) ** 2 / 2 / self.gain
+        q_next = torch.add(q, lost, alpha=-bend / math.pi)
+        return q_next, theta * (-bend / math.pi) + (bend + self.slope / self.gain)
 
 
 def _angle(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and q.requires_grad:
         theta, lost = _Angle.apply(q, p)  # type: ignore[no-untyped-call]
         return theta, lost
-    theta = 2 * torch.atan2(q.sqrt(), p.sqrt())
-    return theta, torch.addcmul((q * p).sqrt(), theta, 1 - q, value=-1)
+    near, far = q.sqrt(), p.sqrt()  # √2 sin(θ/2) and √2 cos(θ/2), so that sin θ is their product
+    theta = 2 * torch.atan2(near, far)
+    return theta, torch.addcmul(near * far, theta, 1 - q, value=-1)
 
 
 class _Angle(torch.autograd.Function):
@@ -117,9 +118,11 @@ def _erf(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covariances:
 
 
 def _sine(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covariances:
-    # e^{−(kx+ky)/2} sinh k and cosh k, as exponentials of numbers that are never positive.
+    # e^{−(kx+ky)/2} sinh k and cosh k, by exponentials of numbers that are never positive; sinh k = e^k(1 − e^{−2k})/2
+    # keeps its digits for small k.
     near, far = torch.exp(k - (kx + ky) / 2), torch.exp(-k - (kx + ky) / 2)
-    return (near - far) / 2, (near + far) / 2
+    above, below = -torch.expm1(-2 * k.clamp_min(0)), torch.expm1(2 * k.clamp_max(0))
+    return torch.where(k >= 0, near * above, far * below) / 2, (near + far) / 2
 
 
 def _cosine(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covariances:

@@ -1,10 +1,4 @@
-"""One NVIDIA GPU at full speed: float32 products on its half-precision units, and the ReLU recursion in one kernel.
-
-A row u of length at most one is split into two half-precision parts, u ≈ (h + l)/1024, which hold 22 bits; then
-u·v ≈ (h·h' + h·l' + l·h')/1024² as one product of three times the length, several times faster than in float32.
-Tensor cores cut off while they accumulate, by one unit of the running sum a step: the small cross terms go first, while
-the sum is small, and long products are cut in pieces that are added outside, correctly rounded.
-"""
+"""The ReLU recursion of infinite kernels in one Triton kernel, from products to both halves of a symmetric matrix."""
 
 from __future__ import annotations
 
@@ -17,42 +11,10 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from kontrast._types import Tensor
+from kontrast.kernels.products import SPLIT
 
-SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
-PIECE = 272  # inner length after which a sum leaves the tensor cores
 BLOCK = 32  # with four warps: twice as fast as 64 and eight
 WARPS = 4
-
-
-@dataclass(frozen=True)
-class Split:
-    """Rows in half precision: h, and what goes first on either side of a product, the cross terms and a piece of h."""
-
-    high: Tensor
-    left: Tensor
-    right: Tensor
-
-    def rows(self, start: int, stop: int | None) -> Split:
-        """Some of the rows."""
-        return Split(self.high[start:stop], self.left[start:stop], self.right[start:stop])
-
-
-def split_rows(unit: Tensor) -> Split:
-    """The parts of rows of length at most one."""
-    scaled = torch.nn.functional.pad(unit, (0, -unit.shape[1] % 16)) * SPLIT
-    high = scaled.half()
-    low = (scaled - high.float()).half()
-    start = high[:, :PIECE]
-    return Split(high, torch.cat([low, high, start], 1), torch.cat([high, low, start], 1))
-
-
-def split_product(x: Split, y: Split) -> Tensor:
-    """SPLIT² · u vᵀ in float32 for rows split by `split_rows`."""
-    total = torch.mm(x.left, y.right.mT, out_dtype=torch.float32)
-    for start in range(PIECE, x.high.shape[1], PIECE):
-        high_x, high_y = x.high[:, start : start + PIECE], y.high[:, start : start + PIECE]
-        torch.addmm(total, high_x, high_y.mT, out_dtype=torch.float32, out=total)
-    return total
 
 
 @dataclass(frozen=True)

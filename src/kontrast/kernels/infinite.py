@@ -18,6 +18,7 @@ import torch
 from kontrast._types import Tensor
 from kontrast.errors import InputError, require_positive
 from kontrast.kernels.duals import Closed, Dual, HermiteSeries, Homogeneous, dual_of
+from kontrast.kernels.products import has_half_units, split_product, split_rows
 from kontrast.nets import Activation, activation_from
 
 # Below these deficits 1 − |cos θ| a product's rounding δ would move the angle, by δ / sin θ, past 1e-6 and 1e-12.
@@ -29,6 +30,7 @@ TILE = 2**26  # the same on a GPU
 GPU_ROWS = 4096  # rows of one product on a GPU
 
 Pointwise = Callable[[Tensor], Tensor]
+_Points = tuple[Tensor, Tensor]  # rows (n, d) and their variances at layer 0, (n,) in float64
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class InfiniteNetwork:
         return self.bias_std**2
 
     def _variance(self, x: Tensor) -> Tensor:
-        squares = torch.cat([part.double().square().sum(1) for part in torch.split(x, 4096)])
+        squares = torch.cat([part.double().square().sum(1) for part in _chunks(x)])
         return self._w2 * self.input_scale * squares + self._beta
 
     def _next(self, k: Tensor, dual: Dual) -> tuple[Tensor, Tensor]:
@@ -121,13 +123,15 @@ class InfiniteNetwork:
             route: _Angles | _Covariances = _Angles(self, dual, tangent, compile)
         else:
             route = _Covariances(self, tangent)
+        k_x = self._variance(x)
+        at_x, at_y = (x, k_x), (x, k_x) if y is None else (y_, self._variance(y_))
         if torch.is_grad_enabled() and (x.requires_grad or y_.requires_grad):
-            return route.differentiable(x, y_).to(x.dtype)
+            return route.differentiable(at_x, at_y).to(x.dtype)
         with torch.no_grad():
             out = x.new_empty(x.shape[0], y_.shape[0])
-            route.fill(out, x, None if y is None else y_)
+            route.fill(out, at_x, at_y, symmetric=y is None)
             if y is None:
-                out.diagonal().copy_(self._diagonal(self._variance(x), tangent=tangent))
+                out.diagonal().copy_(self._diagonal(k_x, tangent=tangent))
         return out
 
 
@@ -198,36 +202,38 @@ class _Angles:
     tangent: bool
     compile: bool
 
-    def fill(self, out: Tensor, x: Tensor, y: Tensor | None) -> None:
+    def fill(self, out: Tensor, x: _Points, y: _Points, *, symmetric: bool) -> None:
         rows_x = self._rows(x, out.dtype)
-        rows_y = rows_x if y is None else self._rows(y, out.dtype)
+        rows_y = rows_x if symmetric else self._rows(y, out.dtype)
         fused = _can_fuse(out) and not self.net.bias_std
-        if fused and self._fill_fused(out, rows_x, rows_y, symmetric=y is None):
+        if fused and self._fill_fused(out, rows_x, rows_y, symmetric=symmetric):
             return
         evaluate = _compiled() if self.compile else _evaluate
         product_rows, entries = (GPU_ROWS, TILE) if out.is_cuda else (PRODUCT_ROWS, STRIP)
         for top in range(0, out.shape[0], product_rows):
-            bottom, left = min(top + product_rows, out.shape[0]), top if y is None else 0
+            bottom, left = min(top + product_rows, out.shape[0]), top if symmetric else 0
             block, columns = out[top:bottom, left:], rows_y.part(slice(left, None))
             torch.mm(rows_x.unit[top:bottom], columns.unit.mT, out=block)
+            if symmetric:
+                block.diagonal().zero_()  # cosines of 1 that need no care: the diagonal is known
             step = max(1, entries // block.shape[1])
             for i in range(0, bottom - top, step):
                 rows = rows_x.part(slice(top + i, min(top + i + step, bottom)))
                 self._strip(block[i : i + step], rows, columns, evaluate)
-            if y is None:
+            if symmetric:
                 mirror(out, top, bottom)
 
     def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
         """Products and recursion at the GPU's full speed; False when too many pairs are near to do one by one."""
         from kontrast.kernels import fused  # needs triton, which comes with torch for NVIDIA GPUs alone
 
-        parts_x = fused.split_rows(x.unit)
-        parts_y = parts_x if symmetric else fused.split_rows(y.unit)
+        parts_x = split_rows(x.unit)
+        parts_y = parts_x if symmetric else split_rows(y.unit)
         near = fused.Pairs.room_for(min(out.numel(), 2**24), out.device)
         for top in range(0, out.shape[0], GPU_ROWS):
             bottom, left = min(top + GPU_ROWS, out.shape[0]), top if symmetric else 0
             fused.write_both_ways(
-                fused.split_product(parts_x.rows(top, bottom), parts_y.rows(left, None)),
+                split_product(parts_x.rows(top, bottom), parts_y.rows(left, None)),
                 out,
                 x.scale[top:bottom],
                 y.scale[left:],
@@ -273,7 +279,7 @@ class _Angles:
             q, p = (u.unit - v.unit).square().sum(1) / 2, (u.unit + v.unit).square().sum(1) / 2
             yield some, _evaluate(q, p, u.shaped(-1), v.shaped(-1), *settings).to(x.unit.dtype)
 
-    def differentiable(self, x: Tensor, y: Tensor) -> Tensor:
+    def differentiable(self, x: _Points, y: _Points) -> Tensor:
         x_, y_ = self._rows(x, torch.float64), self._rows(y, torch.float64)
         q = 1 - x_.unit @ y_.unit.mT
         q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # duplicates are exactly zero, and keep their slope
@@ -281,23 +287,29 @@ class _Angles:
         # A zero row went in with norm one, for its slope to survive; its value is zero all the same.
         return kernel - torch.where(x_.zero[:, None] | y_.zero, kernel, 0.0).detach()
 
-    def _rows(self, x: Tensor, dtype: torch.dtype) -> _UnitRows:
-        net, differentiable = self.net, torch.is_grad_enabled() and x.requires_grad
+    def _rows(self, points: _Points, dtype: torch.dtype) -> _UnitRows:
+        net, (x, k) = self.net, points
+        differentiable = torch.is_grad_enabled() and x.requires_grad
+        scale = net._w2 * net.input_scale
         if net.bias_std:  # the bias is one more input, of the size that gives it its variance
-            ones = torch.ones_like(x[:, :1])
-            x = torch.cat([x, net.bias_std / net.weight_std / math.sqrt(net.input_scale) * ones], 1)
-        norm = torch.cat([torch.linalg.vector_norm(part.double(), dim=1) for part in torch.split(x, 4096)])
-        zero = norm == 0
-        safe = torch.where(zero, 1.0, norm)
-        unit = torch.cat([(part.double() / by[:, None]).to(dtype) for part, by in _split(x, safe)])
-        k = net._w2 * net.input_scale * torch.where(zero, float(differentiable), norm.square())
+            x = torch.cat([x, math.sqrt(net._beta / scale) * torch.ones_like(x[:, :1])], 1)
+        zero = k == 0
+        norm = torch.where(zero, 1.0, k / scale).sqrt()
+        if differentiable:
+            unit = (x.double() / norm[:, None]).to(dtype)
+        else:
+            unit = torch.empty_like(x, dtype=dtype)
+            for part, rows, by in zip(_chunks(unit), _chunks(x), _chunks(norm[:, None].expand_as(x)), strict=True):
+                part.copy_(torch.div(rows.double(), by))
+        if differentiable:
+            k = torch.where(zero, scale, k)
         lifts = []
         for _ in range(net.depth):
             k_next = net._w2 * self.dual.gain * k + net._beta
             if net.bias_std:
                 lifts.append(((1 - net._beta / k_next).sqrt().to(dtype), (net._beta / k_next).sqrt().to(dtype)))
             k = k_next
-        return _UnitRows(x, safe, unit, lifts, k.sqrt().to(dtype), zero)
+        return _UnitRows(x, norm, unit, lifts, k.sqrt().to(dtype), zero)
 
 
 @dataclass(frozen=True)
@@ -337,7 +349,7 @@ def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
     opposite: Tensor | None = p
     for layer in range(depth):
         q, slope = dual.layer(q, opposite)
-        opposite, slope = None, slope / dual.gain
+        opposite = None
         if lifts_x:  # a bias turns a unit vector u into (αu, η): 1 − cos is half a squared distance, before and after
             (alpha_x, eta_x), (alpha_y, eta_y) = lifts_x[layer], lifts_y[layer]
             shrink = alpha_x * alpha_y
@@ -349,10 +361,7 @@ def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
 
 
 def _can_fuse(out: Tensor) -> bool:
-    """Whether this is an NVIDIA GPU with half-precision tensor cores, and triton is there."""
-    if not out.is_cuda or out.dtype != torch.float32 or torch.version.cuda is None:
-        return False
-    return torch.cuda.get_device_capability(out.device) >= (8, 0) and importlib.util.find_spec("triton") is not None
+    return has_half_units(out) and importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
@@ -367,38 +376,36 @@ class _Covariances:
     net: InfiniteNetwork
     tangent: bool
 
-    def fill(self, out: Tensor, x: Tensor, y: Tensor | None) -> None:
-        duals, rows_x, rows_y = self._rows(x, x if y is None else y)
-        points = x.double() if y is None else y.double()
+    def fill(self, out: Tensor, x: _Points, y: _Points, *, symmetric: bool) -> None:
+        duals, rows_x, rows_y = self._rows(x[1], y[1])
+        points = y[0].double()
         product_rows, strip = (GPU_ROWS, TILE) if out.is_cuda else (PRODUCT_ROWS, STRIP)
         for top in range(0, out.shape[0], product_rows):
-            bottom, left = min(top + product_rows, out.shape[0]), top if y is None else 0
+            bottom, left = min(top + product_rows, out.shape[0]), top if symmetric else 0
             columns = [row[left:] for row in rows_y]
             step = max(1, strip // (out.shape[1] - left))
             for i in range(top, bottom, step):
                 stop = min(i + step, bottom)
-                products = x[i:stop].double() @ points[left:].mT
+                products = x[0][i:stop].double() @ points[left:].mT
                 out[i:stop, left:] = self._evaluate(products, duals, [row[i:stop] for row in rows_x], columns)
-            if y is None:
+            if symmetric:
                 mirror(out, top, bottom)
 
-    def differentiable(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._evaluate(x.double() @ y.double().mT, *self._rows(x, y))
+    def differentiable(self, x: _Points, y: _Points) -> Tensor:
+        return self._evaluate(x[0].double() @ y[0].double().mT, *self._rows(x[1], y[1]))
 
-    def _rows(self, x: Tensor, y: Tensor) -> tuple[list[Closed | HermiteSeries], list[Tensor], list[Tensor]]:
+    def _rows(self, k_x: Tensor, k_y: Tensor) -> tuple[list[Closed | HermiteSeries], list[Tensor], list[Tensor]]:
         """Each layer's dual, and what it needs of each row of x and of y."""
         net, duals = self.net, []
-        sides: list[tuple[Tensor, list[Tensor]]] = [(net._variance(x), [])]
-        sides.append(sides[0] if y is x else (net._variance(y), []))
+        sides: list[tuple[Tensor, list[Tensor]]] = [(k_x, [])] if k_y is k_x else [(k_x, []), (k_y, [])]
         for _ in range(net.depth):
             dual = dual_of(net.activation, max(float(k.detach().max()) for k, _ in sides))
             assert not isinstance(dual, Homogeneous)
             duals.append(dual)
-            for k, rows in sides if sides[0] is not sides[1] else sides[:1]:
+            for k, rows in sides:
                 rows.append(torch.cat([dual.rows(part) for part in torch.split(k, 1024)]))
-            new = [(net._next(k, dual)[0], rows) for k, rows in (sides if sides[0] is not sides[1] else sides[:1])]
-            sides = [new[0], new[-1]]
-        return duals, sides[0][1], sides[1][1]
+            sides = [(net._next(k, dual)[0], rows) for k, rows in sides]
+        return duals, sides[0][1], sides[-1][1]
 
     def _evaluate(self, k: Tensor, duals: list[Closed | HermiteSeries], x: list[Tensor], y: list[Tensor]) -> Tensor:
         net = self.net
@@ -414,14 +421,17 @@ class _Covariances:
 
 def mirror(out: Tensor, top: int, bottom: int) -> None:
     """Copy rows top to bottom of the upper triangle into the lower one."""
-    square = out[top:bottom, top:bottom]
-    square.copy_(square.triu() + square.triu(1).mT)
-    for left in range(bottom, out.shape[0], 1024):  # square pieces: long transposed rows would miss the cache
-        out[left : left + 1024, top:bottom] = out[top:bottom, left : left + 1024].mT
+    for start in range(top, bottom, 256):
+        stop = min(start + 256, bottom)
+        square = out[start:stop, start:stop]
+        square.copy_(square.triu() + square.triu(1).mT)
+        for left in range(stop, out.shape[0], 1024):  # pieces: long transposed rows would miss the cache
+            out[left : left + 1024, start:stop] = out[start:stop, left : left + 1024].mT
 
 
-def _split(x: Tensor, norm: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(torch.split(x, 4096), torch.split(norm, 4096), strict=True)
+def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """A few rows at a time, so that their float64 copies are small beside the result."""
+    return torch.split(x, max(1, (2**24 if x.is_cuda else 2**16) // x[0].numel()))
 
 
 def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
@@ -438,6 +448,6 @@ def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
         raise InputError(
             f"{name} is {x.dtype} on {x.device} but x is {like.dtype} on {like.device}; convert with {name}.to(x)"
         )
-    if not bool(torch.isfinite(x).all()):
+    if not all(bool(torch.isfinite(part).all()) for part in _chunks(x)):
         raise InputError(f"{name} has NaN or infinite entries; drop or fill those rows first")
     return x

@@ -1,0 +1,90 @@
+"""Products of float32 matrices on the half-precision units of a GPU, to float32 accuracy and several times faster.
+
+A row u of length at most one is split into two half-precision parts, u ≈ (h + l)/1024, which hold 22 bits; then
+u·v ≈ (h·h' + h·l' + l·h')/1024². Tensor cores cut off while they accumulate, by up to one unit of the running sum a
+step: so the small cross terms are summed first or apart, and long sums are cut in pieces that are added outside,
+correctly rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kontrast._types import Tensor
+
+SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
+PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores
+LONG_PIECE = 512  # the same for products with a long inner axis, of which each piece is a small part
+WORTH_IT = 2**32  # multiplications below which splitting costs more than it saves
+
+
+def has_half_units(x: Tensor) -> bool:
+    """Whether x is float32 on an NVIDIA GPU with half-precision tensor cores."""
+    if not x.is_cuda or x.dtype != torch.float32 or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(x.device) >= (8, 0)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows in half precision: h, and what goes first on either side of a product, the cross terms and a piece of h."""
+
+    high: Tensor
+    left: Tensor
+    right: Tensor
+
+    def rows(self, start: int, stop: int | None) -> Split:
+        """Some of the rows."""
+        return Split(self.high[start:stop], self.left[start:stop], self.right[start:stop])
+
+
+def split_rows(unit: Tensor) -> Split:
+    """The parts of rows of length at most one."""
+    high, low = _parts(torch.nn.functional.pad(unit, (0, -unit.shape[1] % 16)) * SPLIT)
+    start = high[:, :PIECE]
+    return Split(high, torch.cat([low, high, start], 1), torch.cat([high, low, start], 1))
+
+
+def split_product(x: Split, y: Split) -> Tensor:
+    """SPLIT² · u vᵀ in float32 for rows split by `split_rows`."""
+    total = torch.mm(x.left, y.right.mT, out_dtype=torch.float32)
+    for start in range(PIECE, x.high.shape[1], PIECE):
+        high_x, high_y = x.high[:, start : start + PIECE], y.high[:, start : start + PIECE]
+        torch.addmm(total, high_x, high_y.mT, out_dtype=torch.float32, out=total)
+    return total
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """A bᵀ for rows a (n, k) and b (m, k); large float32 ones on a GPU go through half precision as above."""
+    (n, k), m = a.shape, b.shape[0]
+    if not has_half_units(a) or n * m * k < WORTH_IT or k < LONG_PIECE:
+        return a @ b.mT
+    same = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    high_a, low_a, size_a = _scaled_parts(a)
+    high_b, low_b, size_b = (high_a, low_a, size_a) if same else _scaled_parts(b)
+    total = torch.mm(high_a, low_b.mT, out_dtype=torch.float32)
+    total = total + (total.mT if same else torch.mm(low_a, high_b.mT, out_dtype=torch.float32))
+    pieces = high_a.shape[1] // LONG_PIECE
+    stacked_a, stacked_b = (h.view(len(h), pieces, LONG_PIECE).transpose(0, 1) for h in (high_a, high_b))
+    at_once = max(1, 2**27 // (n * m))
+    for start in range(0, pieces, at_once):
+        left, right = stacked_a[start : start + at_once], stacked_b[start : start + at_once]
+        total += torch.bmm(left, right.mT, out_dtype=torch.float32).sum(0)
+    return total.mul_(size_a[:, None]).mul_(size_b)
+
+
+def _scaled_parts(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of rows of any length, with the length of each over SPLIT."""
+    norm = torch.linalg.vector_norm(a, dim=1)
+    size = torch.where(norm > 0, norm, 1.0) / SPLIT
+    missing = -a.shape[1] % LONG_PIECE
+    scaled = torch.nn.functional.pad(a, (0, missing)) if missing else a
+    return *_parts(scaled / size[:, None]), size
+
+
+def _parts(scaled: Tensor) -> tuple[Tensor, Tensor]:
+    high, low = (torch.empty_like(scaled, dtype=torch.float16) for _ in range(2))
+    high.copy_(scaled)
+    return high, torch.sub(scaled, high, out=low)
