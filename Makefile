@@ -1,10 +1,13 @@
 # make demo: install, then run the default study.   make test: install the development extras, then lint, types, tests.
+# make bench: every benchmark; the kernels run beside neural-tangents, in an environment of its own (make bench-peers).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
+PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo lint test bench clean
+.PHONY: install dev demo lint test bench bench-peers bench-kernels clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -34,8 +37,27 @@ lint: dev
 test: lint
 	$(BIN)/pytest -n auto
 
-bench: dev
+bench: bench-kernels
 	$(BIN)/python benchmarks/training_step.py
 
+bench-kernels: dev bench-peers
+	$(BIN)/python benchmarks/kernels.py
+
+bench-peers: $(PEERS)/installed
+
+# The first interpreter that the peers' wheels fit.
+$(PEERS)/created:
+	@for python in $(PYTHON_PEERS); do \
+		if $$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then \
+			echo "$$python -m venv $(PEERS)"; $$python -m venv $(PEERS) && touch $@ && exit 0; \
+		fi; \
+	done; \
+	echo "neural-tangents with jax 0.4.25 needs Python 3.10, 3.11 or 3.12; none of these is one: $(PYTHON_PEERS). Try: make PYTHON_PEERS=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2
+
+$(PEERS)/installed: $(PEERS)/created constraints-peers.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-peers.txt \
+		neural-tangents jax jaxlib numpy scipy tf2jax
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis

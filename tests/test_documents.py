@@ -28,6 +28,22 @@ def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) ->
         assert "cosine: " in run(tmp_path / f"{k}.py", cwd=tmp_path)
 
 
+def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/kernels.md").read_text(), flags=re.S)
+    assert len(programs) == 2
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(program)
+        assert run(tmp_path / f"{k}.py", cwd=tmp_path)
+    assert (tmp_path / "kernel.npy").is_file()
+
+
+def test_kernel_regression(tmp_path: Path) -> None:
+    lines = run(ROOT / "examples/kernel_regression.py", cwd=tmp_path).splitlines()
+    linear, *kernels = (float(line.split()[-1]) for line in lines)
+    assert len(kernels) == 4
+    assert min(kernels) > 0.97 > linear
+
+
 def indented(program: str) -> str:
     return "".join(f"    {line}\n" for line in program.splitlines())
 

@@ -1,18 +1,818 @@
 from __future__ import annotations
 
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis.strategies import integers, sampled_from
-from torch import nn
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, booleans, composite, integers, sampled_from
+from scipy.sparse.linalg import aslinearoperator, eigsh
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kontrast.errors import InputError
-from kontrast.kernels import empirical_ntk, empirical_ntk_trace
+from kontrast.kernels import (
+    NTKOperator,
+    empirical_ntk,
+    empirical_ntk_components,
+    empirical_ntk_diagonal,
+    empirical_ntk_mean,
+    empirical_ntk_trace,
+    empirical_ntk_trace_components,
+)
+from kontrast.kernels.empirical import network_of
+from kontrast.kernels.tangents import Form, Kind, Question, plan_for
 from kontrast.nets import ACTIVATIONS, MLP, PARAMETRIZATIONS, parameters_of
 from tests.cases import DTYPES, generator, randn
 from tests.reference import ntk
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+AGREEMENT = {torch.float64: 1e-10, torch.float32: 2e-4}  # any module, relative to the largest entry
+KERNELS = [empirical_ntk, empirical_ntk_trace, empirical_ntk_mean, empirical_ntk_components]
+
+
+# --- modules --------------------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """A user's own module: no layer of torch.nn, a scale, a shift, products in three spellings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.V = nn.Parameter(torch.empty(6, 4))
+        self.U = nn.Parameter(torch.empty(6, 5))
+        self.W = nn.Parameter(torch.empty(3, 5))
+        self.scale, self.shift = nn.Parameter(torch.empty(6)), nn.Parameter(torch.empty(1, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(x @ self.V.T) * self.scale
+        h = F.silu(torch.mm(h, self.U) + self.shift)
+        return F.linear(h, self.W) * 0.5
+
+
+class Shared(nn.Module):
+    """One layer used twice, and one of its biases once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.layer(torch.tanh(self.layer(x))) + self.layer.bias))
+
+
+class BothWays(nn.Module):
+    """A matrix and its transpose, as in a linear autoencoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.empty(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.W.mT) @ self.W
+
+
+class Tokens(nn.Module):
+    """Embedding, a layer at every position, their mean."""
+
+    def __init__(self, *, tied: bool, sequence_first: bool = False) -> None:
+        super().__init__()
+        self.sequence_first = sequence_first
+        self.embed, self.mix = nn.Embedding(7, 4, padding_idx=None if tied else 0), nn.Linear(4, 4)
+        self.out = nn.Linear(4, 7 if tied else 3, bias=not tied)
+        if tied:
+            self.out.weight = self.embed.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        ids = ids.mT if self.sequence_first else ids
+        return self.out(torch.relu(self.mix(self.embed(ids))).mean(0 if self.sequence_first else 1))
+
+
+class Transformer(nn.Module):
+    """An encoder block over tokens, batch first or sequence first."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.batch_first = batch_first
+        self.embed = nn.Embedding(7, 4)
+        self.block = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=batch_first)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        h = self.block(h) if self.batch_first else self.block(h.transpose(0, 1)).transpose(0, 1)
+        return self.out(h[:, 0])
+
+
+class Attention(nn.Module):
+    """Cross attention with queries of its own: slices of one weight, rows that share a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(1, 2, 4))
+        self.attend, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, _ = self.attend(self.query.expand(len(x), -1, -1), x, x, need_weights=False)
+        return self.out(h.flatten(1))
+
+
+class Recurrent(nn.Module):
+    """Everything else: a cell that only automatic differentiation knows, by steps or whole."""
+
+    def __init__(self, cell: str) -> None:
+        super().__init__()
+        self.cell = nn.GRU(3, 4, batch_first=True) if cell == "gru" else nn.RNNCell(3, 4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.cell, nn.GRU):
+            return self.out(self.cell(x)[0][:, -1])
+        h = x.new_zeros(len(x), 4)
+        for step in x.unbind(1):
+            h = self.cell(step, h)
+        return self.out(h)
+
+
+class Broadcast(nn.Module):
+    """A layer applied to a parameter, without rows, and then to the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.layer, self.out = nn.Parameter(torch.empty(3, 4)), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(self.positions) + self.layer(x[:, None].expand(-1, 3, -1))
+        return self.out(torch.relu(h).mean(1))
+
+
+class Branching(nn.Module):
+    """Takes another way, with other layers, where a batch is large: no plan from two rows holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) <= 2:
+            return self.a(x) + self.b(x)
+        return self.b(x) + self.a(x)
+
+
+class Overwriting(nn.Module):
+    """In-place operations on the outputs of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).relu_()
+        z = self.b(h)
+        z += h
+        z[:, :2] *= 0.5
+        return self.c(z.sigmoid_())
+
+
+class Mixed(nn.Module):
+    """Rows along an axis as long as another: (n, n, …) tensors, flattened both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, steps, _ = x.shape
+        h = torch.tanh(self.a(x.transpose(0, 1).reshape(steps * n, 3)))  # (T·n, 4), rows n apart
+        h = torch.tanh(self.b(h.view(steps, n, 4)))  # sequence first
+        h = torch.relu(self.out(h.transpose(0, 1).reshape(n * steps, 4)))  # (n·T, 2), rows together
+        return h.view(n, steps, 2).sum(1)
+
+
+def initialised(module: nn.Module, seed: int, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """The module in eval mode with parameters and running statistics that are nothing special."""
+    module = module.to(dtype).eval()
+    g = generator(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(0.7 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+        for b in module.buffers():
+            if b.is_floating_point():
+                b.copy_(0.5 + torch.rand(b.shape, generator=g, dtype=torch.float64))
+    return module
+
+
+@composite
+def mlps(draw: DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
+    """Linear layers with and without bias and normalisation, all kinds of activation, in place or not."""
+    widths = [4, *draw(st.lists(sampled_from([3, 5]), min_size=0, max_size=3)), draw(sampled_from([1, 3]))]
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers.append(nn.Linear(before, after, bias=draw(booleans())))
+        layers += draw(sampled_from([[], [nn.LayerNorm(after)], [nn.BatchNorm1d(after)], [nn.RMSNorm(after)]]))
+        activation = draw(sampled_from([nn.ReLU(), nn.ReLU(inplace=True), nn.Tanh(), nn.GELU(), nn.Softmax(1)]))
+        layers += [activation] if draw(booleans()) or after == widths[-1] else [nn.LeakyReLU(0.2)]
+    return nn.Sequential(*layers[: None if draw(booleans()) else -1]), (4,)
+
+
+@composite
+def convnets(draw: DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
+    """Two convolutions with all their options, a norm between them, and a head."""
+    flat = draw(booleans())
+    conv, shape = (nn.Conv1d, (2, 7)) if flat else (nn.Conv2d, (2, 6, 5))
+    groups, padding = draw(sampled_from([1, 2])), draw(sampled_from([0, 1, "same", "valid"]))
+    stride = 1 if padding == "same" else draw(sampled_from([1, 2]))
+    dilation, mode = draw(sampled_from([1, 2])), draw(sampled_from(["zeros", "circular", "reflect"]))
+    kernel = draw(sampled_from([1, 2, 3] if flat else [1, 2, (2, 1)]))
+    options = {"groups": groups, "padding": padding, "stride": stride, "dilation": dilation, "padding_mode": mode}
+    norm = draw(sampled_from([nn.Identity(), nn.GroupNorm(2, 4), (nn.BatchNorm1d if flat else nn.BatchNorm2d)(4)]))
+    pool = (nn.AdaptiveAvgPool1d if flat else nn.AdaptiveAvgPool2d)(draw(sampled_from([1, 2])))
+    head = [nn.Flatten(), nn.LazyLinear(2)]
+    layers = [conv(2, 4, kernel, bias=draw(booleans()), **options), norm, nn.ReLU(), conv(4, 6, 2, groups=2), nn.Tanh()]
+    net = nn.Sequential(*layers, pool, *head)
+    net(torch.zeros(1, *shape))
+    return net, shape
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "scaled": (Scaled, (4,)),
+    "shared": (Shared, (4,)),
+    "both ways": (BothWays, (4,)),
+    "embedding": (lambda: Tokens(tied=False), (-5,)),
+    "one token": (lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Tanh(), nn.Linear(4, 2)), (-0,)),
+    "tied embedding": (lambda: Tokens(tied=True), (-3,)),
+    "sequence first": (lambda: Tokens(tied=False, sequence_first=True), (-3,)),
+    "transformer": (lambda: Transformer(batch_first=True), (-3,)),
+    "sequence-first transformer": (lambda: Transformer(batch_first=False), (-3,)),
+    "attention": (Attention, (3, 4)),
+    "gru": (lambda: Recurrent("gru"), (3, 3)),
+    "rnn cell": (lambda: Recurrent("cell"), (3, 3)),
+    "broadcast": (Broadcast, (4,)),
+    "branching": (Branching, (4,)),
+    "overwriting": (Overwriting, (4,)),
+    "mixed axes": (Mixed, (3, 3)),
+    "weight norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2)),
+        (4,),
+    ),
+}
+
+
+def rows_for(shape: tuple[int, ...], n: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random rows; a shape with a minus sign means that many token ids."""
+    if len(shape) == 1 and shape[0] <= 0:
+        size = (n, -shape[0]) if shape[0] else (n,)
+        return torch.randint(0, 7, size, generator=generator(seed))
+    return randn(n, *shape, seed=seed, dtype=dtype)
+
+
+def assert_all_routes_agree(module: nn.Module, x: Tensor, y: Tensor, *, dtype: torch.dtype, **options: Any) -> None:
+    K, K_xx = ntk.empirical_ntk(module, x, y), ntk.empirical_ntk(module, x, x)
+    trace, c = torch.einsum("nmii->nm", K), K.shape[-1]
+    atol = AGREEMENT[dtype] * max(float(K.abs().max()), float(K_xx.abs().max()))
+
+    def close(a: Tensor, b: Tensor, scale: float = 1) -> None:
+        torch.testing.assert_close(a, b, rtol=0, atol=scale * atol)
+
+    close(empirical_ntk(module, x, y, **options), K)
+    close(empirical_ntk_trace(module, x, y, **options), trace, c)
+    close(empirical_ntk_mean(module, x, y, **options), trace / c)
+    close(empirical_ntk(module, x, **options), K_xx)
+    close(empirical_ntk_trace(module, x, **options), torch.einsum("nmii->nm", K_xx), c)
+    close(empirical_ntk_diagonal(module, x, **options), torch.einsum("nnij->nij", K_xx))
+    names = [name for name, _ in module.named_parameters()]
+    components = empirical_ntk_components(module, x, y, **options)
+    traces = empirical_ntk_trace_components(module, x, y, **options)
+    assert list(components) == list(traces) == names
+    for name in names:
+        part = ntk.empirical_ntk(module, x, y, [name])
+        close(components[name], part)
+        close(traces[name], torch.einsum("nmii->nm", part), c)
+
+
+# --- any module -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=integers(0, 2**16), case=mlps(), n=integers(1, 4), m=integers(1, 4), dtype=sampled_from(DTYPES))
+def test_any_mlp_agrees_with_the_definition(
+    seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
+) -> None:
+    module, shape = initialised(case[0], seed, dtype), case[1]
+    assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=integers(0, 2**16), case=convnets(), n=integers(1, 3), m=integers(1, 3), dtype=sampled_from(DTYPES))
+def test_any_convnet_agrees_with_the_definition(
+    seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
+) -> None:
+    module, shape = initialised(case[0], seed, dtype), case[1]
+    assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n, m", [(3, 4), (1, 2)])
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_other_module_agrees_with_the_definition(name: str, n: int, m: int, dtype: torch.dtype) -> None:
+    make, shape = OTHERS[name]
+    module = initialised(make(), 3, dtype)
+    assert_all_routes_agree(module, rows_for(shape, n, 1, dtype), rows_for(shape, m, 2, dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["shared", "embedding", "transformer", "gru", "mixed axes", "scaled"])
+def test_a_small_budget_gives_the_same_kernel_in_many_blocks(name: str) -> None:
+    make, shape = OTHERS[name]
+    module = initialised(make(), 3)
+    x, y = rows_for(shape, 7, 1), rows_for(shape, 5, 2)
+    with pytest.raises(InputError, match="memory is too small: one row of tangents needs") as refusal:
+        empirical_ntk_components(module, x, y, memory=10)
+    enough = int(str(refusal.value).rsplit("memory=")[1].split()[0])
+    assert_all_routes_agree(module, x, y, dtype=torch.float64, memory=2.5 * enough)
+
+
+def test_blocks_are_as_small_as_the_budget_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = initialised(Shared(), 0), randn(9, 4)
+    seen: list[int] = []
+    forward = Shared.forward
+    monkeypatch.setattr(Shared, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
+    K = empirical_ntk(module, x)
+    assert max(seen) == 9
+    with pytest.raises(InputError) as refusal:
+        empirical_ntk(module, x, memory=1)
+    seen.clear()
+    torch.testing.assert_close(
+        empirical_ntk(module, x, memory=int(str(refusal.value).split("memory=")[1].split()[0])), K
+    )
+    assert max(seen) == 2  # the two rows of the plan; all others went one by one
+
+
+def forms_of(module: nn.Module, x: Tensor, kind: Kind = Kind.FULL, n: int = 50) -> dict[tuple[str, ...], Form]:
+    plan = plan_for(network_of(module), x[:2], Question(kind, n, n, components=False), name="x")
+    assert not plan.opaque
+    return {group.names: group.form for group in plan.groups}
+
+
+class Repeated(nn.Module):
+    """A wide layer at few positions, where features and signals are smaller than gradients."""
+
+    def __init__(self, *, groups: int = 0) -> None:
+        super().__init__()
+        self.layer = nn.Conv1d(16, 20, 3, groups=groups) if groups else nn.Linear(20, 30)
+        self.out = nn.Linear(40 if groups else 60, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.layer(x)).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "module, shape, kept_as",
+    [
+        (Repeated(), (2, 20), {("layer.weight", "layer.bias"): Form.GRAM, ("out.weight", "out.bias"): Form.OUTPUT}),
+        (Repeated(groups=2), (16, 4), {("layer.weight", "layer.bias"): Form.GRAM}),
+        (
+            nn.Sequential(nn.Embedding(200, 5, padding_idx=1), nn.Flatten(), nn.Linear(15, 2)),
+            (-3,),
+            {("0.weight",): Form.GRAM},
+        ),
+        (nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(22, 2)), (1, 12), {("0.weight",): Form.DENSE}),
+    ],
+)
+def test_the_cheaper_form_is_chosen_and_is_right(
+    module: nn.Module, shape: tuple[int, ...], kept_as: dict[tuple[str, ...], Form]
+) -> None:
+    module = initialised(module, 5)
+    x, y = rows_for(shape, 3, 1), rows_for(shape, 2, 2)
+    assert forms_of(module, x).items() >= kept_as.items()
+    assert_all_routes_agree(module, x, y, dtype=torch.float64)
+
+
+def test_a_weight_used_at_many_places_in_gram_form() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = nn.Linear(20, 20), nn.Linear(20, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(torch.tanh(self.layer(torch.sin(self.layer(x)))))
+
+    module, x = initialised(Twice(), 1), randn(3, 20)
+    assert forms_of(module, x)["layer.weight", "layer.bias"] is Form.GRAM
+    assert_all_routes_agree(module, x, randn(2, 20, seed=1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "tail, shortcut",
+    [
+        ([nn.ReLU()], True),
+        ([nn.Tanh(), nn.Sigmoid()], True),
+        ([], True),
+        ([nn.ReLU(inplace=True)], True),
+        ([nn.LayerNorm(6)], False),
+        ([nn.Softmax(1)], False),
+    ],
+)
+def test_one_signal_stands_for_all_outputs_in_the_trace(tail: list[nn.Module], shortcut: bool) -> None:
+    module = initialised(nn.Sequential(nn.Linear(4, 6), *tail, nn.Linear(6, 3)), 2)
+    forms = forms_of(module, randn(2, 4), Kind.TRACE)
+    assert (forms["0.weight", "0.bias"] is Form.HIDDEN) == shortcut
+    assert_all_routes_agree(module, randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
+
+
+def test_no_shortcut_where_the_hidden_layer_has_another_reader_or_the_output_a_slope() -> None:
+    class Skip(nn.Module):
+        def __init__(self, way: str) -> None:
+            super().__init__()
+            self.way, self.a, self.b, self.side = way, nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            a = self.a(x)
+            f = self.b(torch.relu(a))
+            if self.way == "slope":
+                return torch.tanh(f)
+            if self.way == "rows":
+                return f * (1 + x[:, :1] ** 2)
+            return f + self.side(a)
+
+    for way in ("slope", "rows", "reader"):
+        module = initialised(Skip(way), 2)
+        assert Form.HIDDEN not in forms_of(module, randn(2, 4), Kind.TRACE).values()
+        assert_all_routes_agree(module, randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
+
+
+class Pooled(nn.Module):
+    """A convolution whose positions are pooled before the last layer, or, wrongly alike, its channels."""
+
+    def __init__(self, pool: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out, self.pool = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * self.out(self.pool(torch.relu(self.norm(self.conv(x)))))
+
+
+@pytest.mark.parametrize(
+    "pool, by_channel",
+    [
+        (lambda h: h.mean((2, 3)), True),
+        (lambda h: F.adaptive_avg_pool2d(h, 1).flatten(1), True),
+        (lambda h: F.max_pool2d(h, 4).flatten(1), True),
+        (lambda h: h.sum((2, 3)).tanh(), True),
+        (lambda h: h.mean((1, 2)), False),  # leaves four columns: as many as channels
+        (lambda h: h.mean((2, 3)).flip(1), False),
+        (lambda h: h.mean((2, 3)) + h.amax((2, 3)), False),  # two readers
+    ],
+)
+@pytest.mark.parametrize("kind", list(Kind))
+def test_pooled_channels_need_one_gradient_for_all_outputs(
+    kind: Kind, pool: Callable[[Tensor], Tensor], by_channel: bool
+) -> None:
+    module, x = initialised(Pooled(pool), 2), randn(3, 2, 6, 6)
+    forms = forms_of(module, x, kind)
+    assert (forms[("conv.weight",)] is Form.CHANNELS) == by_channel
+    assert_all_routes_agree(module, x, randn(2, 2, 6, 6, seed=1), dtype=torch.float64)
+
+
+def test_sequences_of_different_lengths() -> None:
+    module = initialised(Tokens(tied=False), 1)
+    x, y = rows_for((-5,), 3, 1), rows_for((-2,), 4, 2)
+    torch.testing.assert_close(empirical_ntk(module, x, y), ntk.empirical_ntk(module, x, y), rtol=0, atol=1e-11)
+    module = initialised(Recurrent("gru"), 1)
+    x, y = randn(3, 5, 3), randn(2, 4, 3, seed=1)
+    torch.testing.assert_close(empirical_ntk(module, x, y), ntk.empirical_ntk(module, x, y), rtol=0, atol=1e-11)
+
+
+def test_tied_parameters_appear_once() -> None:
+    module = initialised(Tokens(tied=True), 1)
+    assert list(empirical_ntk_components(module, rows_for((-3,), 2, 1))) == ["embed.weight", "mix.weight", "mix.bias"]
+
+
+# --- where the layer-wise route must notice that it is wrong ---------------------------------------------------------
+
+
+class _Doubled(torch.autograd.Function):
+    """A product that torch's function mode does not see."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor) -> Tensor:
+        ctx.save_for_backward(x, W)
+        return 2 * x @ W
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, W = ctx.saved_tensors
+        return 2 * g @ W.mT, 2 * x.mT @ g
+
+
+class Unseen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.W, self.out = nn.Parameter(torch.empty(4, 4)), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(_Doubled.apply(x, self.W)))
+
+
+def test_the_witness_catches_a_use_that_was_not_seen() -> None:
+    assert_all_routes_agree(initialised(Unseen(), 1), randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["sequence first", "mixed axes", "sequence-first transformer"])
+def test_the_witness_catches_rows_taken_from_the_wrong_axis(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kontrast.kernels import tangents
+
+    make, shape = OTHERS[name]
+    module, x = initialised(make(), 3), rows_for(shape, 3, 5)
+    network, question = network_of(module), Question(Kind.FULL, 3, 3, components=False)
+    assert not plan_for(network, x[:2], question, name="x").opaque
+    right = tangents._rows_in
+
+    def wrong(one: Tensor, two: Tensor) -> Any:
+        rows = right(one, two)
+        # As if every tensor had its rows first: where T = n = 2 the shapes do not tell.
+        return tangents.Rows(0, len(two) // 2) if rows is not None else None
+
+    monkeypatch.setattr(tangents, "_rows_in", wrong)
+    assert plan_for(network, x[:2, :2], question, name="x").opaque == network.selected
+    assert_all_routes_agree(module, x[:2, :2], x[1:, :2], dtype=torch.float64)
+
+
+# --- subsets, other points, the module as it was ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "only, names",
+    [
+        (["0.weight"], ["0.weight"]),
+        (["0", "4.bias"], ["0.weight", "0.bias", "4.bias"]),
+        ("2", ["2.weight", "2.bias"]),
+        (["4"], ["4.weight", "4.bias"]),
+    ],
+)
+def test_a_subset_of_the_parameters(only: Any, names: list[str]) -> None:
+    module = initialised(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
+    x, y = randn(3, 4), randn(4, 4, seed=1)
+    K = ntk.empirical_ntk(module, x, y, names)
+    torch.testing.assert_close(empirical_ntk(module, x, y, only=only), K, rtol=0, atol=1e-11)
+    trace = torch.einsum("nmii->nm", K)
+    torch.testing.assert_close(empirical_ntk_trace(module, x, y, only=only), trace, rtol=0, atol=1e-11)
+    assert list(empirical_ntk_components(module, x, y, only=only)) == names
+
+
+def test_a_subset_of_an_mlp() -> None:
+    net, x = MLP(4, 9, 2, depth=2, dtype=torch.float64), randn(3, 4)
+    K = ntk.empirical_ntk(net, x, x, ["hidden.1"])
+    torch.testing.assert_close(empirical_ntk(net, x, only=["hidden.1"]), K)
+
+
+def test_frozen_parameters_are_no_part_of_the_kernel() -> None:
+    module = initialised(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
+    module[0].requires_grad_(False)
+    x = randn(3, 4)
+    torch.testing.assert_close(empirical_ntk(module, x), ntk.empirical_ntk(module, x, x))
+    assert list(empirical_ntk_components(module, x)) == ["2.weight", "2.bias"]
+
+
+def test_any_module_at_other_parameters_than_its_own() -> None:
+    module, other = (initialised(Transformer(batch_first=True), seed) for seed in (1, 2))
+    x = rows_for((-3,), 3, 1)
+    torch.testing.assert_close(empirical_ntk(module, x, parameters=parameters_of(other)), empirical_ntk(other, x))
+
+
+def test_a_parameter_that_the_forward_pass_never_uses_adds_nothing() -> None:
+    module = nn.Linear(4, 2)
+    module.idle = nn.Parameter(torch.ones(3))
+    module = initialised(module, 1)
+    components = empirical_ntk_components(module, randn(3, 4))
+    assert not components["idle"].any()
+    assert components["weight"].any()
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru", "weight norm"])
+def test_the_module_is_left_as_it_was(name: str) -> None:
+    make, shape = OTHERS[name]
+    module = initialised(nn.Sequential(make(), nn.BatchNorm1d(2)), 3)
+    module[1].train(False)
+    module(rows_for(shape, 2, 0)).sum().backward()
+    module.get_parameter(next(iter(dict(module.named_parameters())))).requires_grad_(False)
+    before, x = copy.deepcopy(module), rows_for(shape, 3, 1)
+    for p, q in zip(module.parameters(), before.parameters(), strict=True):
+        q.grad = None if p.grad is None else p.grad.clone()  # which deepcopy leaves out
+    copied = x.clone()
+    for kernel in (*KERNELS, empirical_ntk_diagonal, NTKOperator):
+        kernel(module, x)
+    assert torch.equal(x, copied)
+    for (name, p), q in zip(module.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(p, q), name
+        assert p.requires_grad == q.requires_grad
+        assert (p.grad is None) == (q.grad is None)
+        assert p.grad is None or torch.equal(p.grad, q.grad)
+    for b, old in zip(module.buffers(), before.buffers(), strict=True):
+        assert torch.equal(b, old)
+    assert [part.training for part in module.modules()] == [part.training for part in before.modules()]
+
+
+def test_under_no_grad_and_inference_mode() -> None:
+    module = initialised(Shared(), 1)
+    expected = empirical_ntk(module, randn(3, 4))
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            result, product = empirical_ntk(module, randn(3, 4)), NTKOperator(module, randn(3, 4)) @ torch.ones(6)
+        torch.testing.assert_close(result, expected)
+        torch.testing.assert_close(product.double(), expected.sum((1, 3)).flatten(), rtol=1e-5, atol=1e-5)
+
+
+def test_results_carry_no_gradient() -> None:
+    x = randn(3, 4).requires_grad_()
+    for module in (initialised(Shared(), 1), MLP(4, 5, 2, dtype=torch.float64)):
+        assert not empirical_ntk(module, x).requires_grad
+        assert not empirical_ntk_trace(module, x).requires_grad
+
+
+# --- the operator ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["scaled", "embedding", "transformer", "gru", "rnn cell", "weight norm", "attention"])
+def test_the_operator_is_the_dense_kernel(name: str) -> None:
+    make, shape = OTHERS[name]
+    module, x = initialised(make(), 3), rows_for(shape, 5, 1)
+    K = ntk.empirical_ntk(module, x, x)
+    n, c = K.shape[0], K.shape[-1]
+    matrix = K.permute(0, 2, 1, 3).reshape(n * c, n * c)
+    operator = NTKOperator(module, x)
+    assert operator.shape == matrix.shape
+    v = randn(n * c, 3)
+    close = {"rtol": 0, "atol": 1e-10 * float(matrix.abs().max())}
+    torch.testing.assert_close(operator @ v, matrix @ v, **close)
+    torch.testing.assert_close(operator @ v[:, 0], matrix @ v[:, 0], **close)
+    torch.testing.assert_close(operator @ v[:, 0].view(n, c), (matrix @ v[:, 0]).view(n, c), **close)
+
+
+def test_the_operator_in_blocks_on_a_subset_and_elsewhere() -> None:
+    module, other = (initialised(Shared(), seed) for seed in (1, 2))
+    x, v = randn(7, 4), randn(14)
+    K = empirical_ntk(other, x, only=["layer"]).permute(0, 2, 1, 3).reshape(14, 14)
+    with pytest.raises(InputError, match="one row of activations") as refusal:
+        NTKOperator(module, x, memory=1)
+    enough = int(str(refusal.value).split("memory=")[1].split()[0])
+    operator = NTKOperator(module, x, parameters=parameters_of(other), only=["layer"], memory=2 * enough)
+    torch.testing.assert_close(operator @ v, K @ v, rtol=0, atol=1e-11)
+
+
+def test_the_operator_in_scipy() -> None:
+    module, x = initialised(Scaled(), 1), randn(6, 4)
+    operator = NTKOperator(module, x)
+    matrix = empirical_ntk(module, x).permute(0, 2, 1, 3).reshape(18, 18).numpy()
+    linear = aslinearoperator(operator)
+    assert linear.dtype == np.float64
+    np.testing.assert_allclose(linear @ np.eye(18), matrix, atol=1e-10)
+    np.testing.assert_allclose(eigsh(linear, k=3)[0], np.linalg.eigvalsh(matrix)[-3:], rtol=1e-9)
+
+
+def test_the_operator_takes_and_gives_back_other_number_types() -> None:
+    module, x = initialised(Scaled(), 1, torch.float32), randn(6, 4, dtype=torch.float32)
+    operator, v = NTKOperator(module, x), randn(18)
+    assert operator.dtype == np.float32
+    assert (operator @ v).dtype == torch.float64
+    assert (operator @ v.numpy()).dtype == np.float64
+    torch.testing.assert_close(operator @ v.float(), (operator @ v).float())
+
+
+@pytest.mark.parametrize("v", [torch.ones(17), torch.ones(6, 2), torch.ones(18, 2, 2)])
+def test_the_operator_refuses_other_shapes(v: Tensor) -> None:
+    operator = NTKOperator(initialised(Scaled(), 1), randn(6, 4))
+    with pytest.raises(InputError, match=r"v must be \(18,\), \(18, k\) or \(6, 3\), got shape"):
+        _ = operator @ v.double()
+    with pytest.raises(InputError, match="v must be a tensor or a numpy array, got list"):
+        _ = operator @ [1.0]
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+class Returns(nn.Module):
+    """Makes an output of a user's choice from that of a linear layer."""
+
+    def __init__(self, then: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.then = nn.Linear(4, 2), then
+
+    def forward(self, x: Tensor) -> Any:
+        return self.then(self.layer(x))
+
+
+def _half(module: nn.Module) -> nn.Module:
+    module[1].double()
+    return module
+
+
+NET = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+X = torch.ones(3, 4)
+NAN = torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, float("nan")]])
+
+
+@pytest.mark.parametrize(
+    "module, x, message",
+    [
+        (nn.ReLU(), X, "ReLU has no parameters"),
+        (nn.LazyLinear(3), X, "lazy layers without parameters yet; call it once"),
+        (nn.Linear(4, 2).requires_grad_(False), X, r"all parameters are frozen.*requires_grad_\(True\)"),
+        (Returns(lambda f: f[:, 0]), X, r"must return \(n, c\).* got shape \(1,\) for 1 rows; add a last axis"),
+        (Returns(lambda f: f[:, None]), X, r"must return \(n, c\).* got shape \(1, 1, 2\) for 1 rows; flatten"),
+        (Returns(lambda f: f.sum(0)[None]), X, r"must return \(n, c\).* got shape \(1, 2\) for 2 rows"),
+        (Returns(lambda f: f[:, :0]), X, r"must return \(n, c\).* got shape \(1, 0\)"),
+        (Returns(lambda f: (f, f)), X, "must return one tensor, got tuple"),
+        (Returns(lambda f: f.detach()), X, r"has no gradient with respect to its parameters; remove torch.no_grad"),
+        (
+            NET,
+            torch.ones(3, 5),
+            r"cannot be evaluated on x, rows of shape \(5,\) and type torch.float32: mat1 and mat2",
+        ),
+        (NET, torch.ones(3, 4, dtype=torch.int64), r"x holds integers, so if its first layer needs floats pass x.to"),
+        (nn.Embedding(3, 2), torch.full((2,), 3), r"cannot be evaluated on x, .*index out of range"),
+        (NET, torch.ones(0, 4), r"x must hold at least one row, got shape \(0, 4\)"),
+        (NET, torch.tensor(1.0), r"x must hold at least one row, got shape \(\)"),
+        (NET, NAN, "x holds NaN or infinite numbers, first in row 1; remove or replace them"),
+        (NET, 1 / torch.zeros(2, 4), "x holds NaN or infinite numbers, first in row 0"),
+        (NET, X.double(), r"x is torch.float64 on cpu but the net is torch.float32 on cpu; convert with x.to\(device="),
+        (NET, X.to("meta"), r"x is torch.float32 on meta but the net is torch.float32 on cpu"),
+        (NET, [[1.0]], "x must be a tensor of rows .*, got list"),
+        (
+            _half(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))),
+            X,
+            "must share one floating-point type and one device",
+        ),
+        (nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), X, r"BatchNorm1d '1' in train mode uses batch.*eval\(\)"),
+        (
+            nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, track_running_stats=False)).eval(),
+            X,
+            "without running statistics uses batch statistics.*track_running_stats=True",
+        ),
+        (nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)), X, r"Dropout '1' in train mode drops .*call module.eval\(\)"),
+        (nn.TransformerEncoderLayer(4, 2), X, "MultiheadAttention 'self_attn' in train mode drops"),
+        (nn.Embedding(3, 2, max_norm=1.0), torch.ones(2, dtype=torch.int64), "max_norm, which rewrites its weights"),
+        (Returns(lambda f: f - f.mean(0)), torch.eye(4), "another output when row 1 is evaluated beside it"),
+        (Returns(lambda f: F.dropout(f + 5, 0.5)), torch.eye(4), "depend on each other or on chance"),
+    ],
+)
+def test_what_has_no_kernel_is_refused(module: nn.Module, x: Any, message: str) -> None:
+    torch.manual_seed(0)  # of the dropout
+    for kernel in (*KERNELS, empirical_ntk_diagonal, NTKOperator):
+        with pytest.raises(InputError, match=message):
+            kernel(module, x)
+
+
+@pytest.mark.parametrize(
+    "y, message",
+    [
+        (torch.ones(2, 5), r"cannot be evaluated on y, rows of shape \(5,\)"),
+        (torch.ones(0, 4), "y must hold at least one row"),
+        (NAN, "y holds NaN"),
+        (X.double(), "y is torch.float64"),
+    ],
+)
+def test_a_bad_y_is_named(y: Tensor, message: str) -> None:
+    for kernel in KERNELS:
+        with pytest.raises(InputError, match=message):
+            kernel(NET, X, y)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"only": ["0.weigh"]}, r"only names '0.weigh'.*there are \['0.weight', '0.bias', '2.weight', '2.bias'\]"),
+        ({"only": []}, r"only selects no parameter that trains, got \[\]"),
+        ({"parameters": {}}, r"the net's parameters are \['0.bias', .*\], got \[\]"),
+        ({"memory": 0}, "memory must be a number of bytes above 0"),
+        ({"memory": 10}, "memory is too small: one row of"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    for kernel in (*KERNELS, empirical_ntk_diagonal, NTKOperator):
+        with pytest.raises(InputError, match=message):
+            kernel(NET, X, **options)
+
+
+def test_parameters_of_another_shape_are_refused() -> None:
+    other = {**parameters_of(NET), "0.bias": torch.ones(4)}
+    with pytest.raises(InputError, match=r"the net's parameter 0.bias has shape \(3,\), got \(4,\)"):
+        empirical_ntk(NET, X, parameters=other)
+
+
+def test_a_users_own_error_keeps_its_type() -> None:
+    def fail(_: Tensor) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        empirical_ntk(Returns(fail), X)
+
+
+# --- the papers' network --------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60)
@@ -75,13 +875,13 @@ def test_a_zero_input_has_a_zero_kernel_under_relu() -> None:
 @pytest.mark.parametrize(
     "module, x, message",
     [
-        (nn.Linear(4, 2), torch.ones(2, 4), "written for kontrast.nets.MLP, got Linear"),
+        (MLP(4, 3, 2), torch.ones(2, 4, dtype=torch.int64), "x holds integers but the net needs floats"),
         (MLP(4, 3, 2), torch.ones(4), r"x must be \(n, 4\), got shape \(4,\)"),
         (MLP(4, 3, 2), torch.ones(2, 5), "x has 5 features but the net takes 4"),
         (MLP(4, 3, 2), torch.ones(2, 4, dtype=torch.float64), r"float64 on cpu but the net is torch.float32"),
     ],
 )
-def test_bad_input_is_refused(module: nn.Module, x: torch.Tensor, message: str) -> None:
+def test_bad_input_to_an_mlp_is_refused(module: nn.Module, x: torch.Tensor, message: str) -> None:
     for kernel in (empirical_ntk, empirical_ntk_trace):
         with pytest.raises(InputError, match=message):
             kernel(module, x)
@@ -89,7 +889,16 @@ def test_bad_input_is_refused(module: nn.Module, x: torch.Tensor, message: str) 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_the_gpu_as_on_the_cpu() -> None:
-    net, x = MLP(5, 64, 3, depth=2, generator=generator(1), dtype=torch.float64), randn(6, 5)
-    on_cpu = empirical_ntk(net, x)
-    torch.testing.assert_close(empirical_ntk(net.cuda(), x.cuda()).cpu(), on_cpu, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("name", ["mlp", *OTHERS])
+def test_on_the_gpu_as_on_the_cpu(name: str) -> None:
+    make, shape = OTHERS.get(name, (lambda: MLP(5, 64, 3, depth=2, generator=generator(1)), (5,)))
+    module, x = initialised(make(), 1), rows_for(shape, 6, 1)
+    on_cpu, trace, product = empirical_ntk(module, x), empirical_ntk_trace(module, x), None
+    if name != "gru":  # cuDNN's recurrent networks have neither forward-mode nor second derivatives
+        product = NTKOperator(module, x) @ torch.ones(6, on_cpu.shape[-1])
+    module, x = module.cuda(), x.cuda()
+    close = {"rtol": 1e-10, "atol": 1e-10 * float(on_cpu.abs().max())}
+    torch.testing.assert_close(empirical_ntk(module, x).cpu(), on_cpu, **close)
+    torch.testing.assert_close(empirical_ntk_trace(module, x).cpu(), trace, **close)
+    if product is not None:
+        torch.testing.assert_close(NTKOperator(module, x) @ torch.ones(6, on_cpu.shape[-1]), product, **close)

@@ -1,14 +1,27 @@
 """Tangent and NNGP kernels: of any module at finite width, of MLPs at infinite width, tile by tile for big n."""
 
-from kontrast.kernels.empirical import empirical_ntk, empirical_ntk_trace
+from kontrast.kernels.empirical import (
+    empirical_ntk,
+    empirical_ntk_components,
+    empirical_ntk_diagonal,
+    empirical_ntk_mean,
+    empirical_ntk_trace,
+    empirical_ntk_trace_components,
+)
 from kontrast.kernels.infinite import InfiniteNetwork, QuadratureError, infinite_nngp, infinite_ntk
+from kontrast.kernels.ntk_operator import NTKOperator
 from kontrast.kernels.tiles import tiled
 
 __all__ = [
     "InfiniteNetwork",
+    "NTKOperator",
     "QuadratureError",
     "empirical_ntk",
+    "empirical_ntk_components",
+    "empirical_ntk_diagonal",
+    "empirical_ntk_mean",
     "empirical_ntk_trace",
+    "empirical_ntk_trace_components",
     "infinite_nngp",
     "infinite_ntk",
     "tiled",

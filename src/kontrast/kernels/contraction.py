@@ -1,0 +1,218 @@
+r"""What a parameter adds to the tangent kernel, from per-row pieces that are much smaller than its gradients.
+
+A linear map at positions t has the gradient $\sum_t B_{it} h_t^\top$, so it adds
+$\sum_{t,t'} (h_t(x)\cdot h_{t'}(y))\,(B_{it}(x)\cdot B_{jt'}(y))$ to $K_{ij}(x, y)$: products of small matrices
+(`Gram`), or the gradients themselves where many positions make those the smaller thing (`Dense`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kontrast._types import Tensor
+
+
+class Piece:
+    """One parameter's share of the tangents of some rows; `c` may be 1 where only a trace is wanted."""
+
+    def rows(self, start: int, stop: int) -> Piece:
+        """The same for the rows start … stop − 1."""
+        raise NotImplementedError
+
+    def add_full(self, other: Piece, out: Tensor) -> None:
+        """Add K_ij(x, y) to `out`, (n, c, m, c) and contiguous."""
+        raise NotImplementedError
+
+    def add_trace(self, other: Piece, out: Tensor) -> None:
+        """Add Σ_i K_ii(x, y) to `out`, (n, m)."""
+        raise NotImplementedError
+
+    def add_diagonal(self, out: Tensor) -> None:
+        """Add K_ij(x, x) to `out`, (n, c, c)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Dense(Piece):
+    """The gradients themselves, (n, c, p)."""
+
+    gradients: Tensor
+
+    def rows(self, start: int, stop: int) -> Dense:
+        """Those rows."""
+        return Dense(self.gradients[start:stop])
+
+    def add_full(self, other: Piece, out: Tensor) -> None:
+        """K_ij(x, y)."""
+        assert isinstance(other, Dense)
+        n, c, m, _ = out.shape
+        out.view(n * c, m * c).addmm_(self.gradients.flatten(0, 1), other.gradients.flatten(0, 1).mT)
+
+    def add_trace(self, other: Piece, out: Tensor) -> None:
+        """Σ_i K_ii(x, y)."""
+        assert isinstance(other, Dense)
+        out.addmm_(self.gradients.flatten(1), other.gradients.flatten(1).mT)
+
+    def add_diagonal(self, out: Tensor) -> None:
+        """K_ij(x, x)."""
+        out.baddbmm_(self.gradients, self.gradients.mT)
+
+
+@dataclass(frozen=True)
+class Gram(Piece):
+    """Features (n, G, T, I), or token ids (n, T), and signals (n, c, G, T, O).
+
+    `ones` adds the bias of the same maps: a further feature that is 1 everywhere.
+    """
+
+    features: Tensor
+    signals: Tensor
+    ones: bool = False
+
+    def rows(self, start: int, stop: int) -> Gram:
+        """Those rows."""
+        return Gram(self.features[start:stop], self.signals[start:stop], self.ones)
+
+    @property
+    def _flat(self) -> bool:
+        return self.signals.shape[2] * self.signals.shape[3] == 1
+
+    def _similarity(self, other: Gram) -> Tensor:
+        """h_t(x)·h_t'(y), (G, n, T, m, T')."""
+        H, H_ = self.features, other.features
+        if H.ndim == 2:
+            equal: Tensor = H[None, :, :, None, None] == H_[None, None, None]
+            return equal.to(self.signals.dtype)
+        G, n, T, m, T_ = H.shape[1], H.shape[0], H.shape[2], H_.shape[0], H_.shape[2]
+        left, right = H.transpose(0, 1).flatten(1, 2), H_.transpose(0, 1).flatten(1, 2)
+        product = (left @ right.mT).view(G, n, T, m, T_)
+        return product.add_(1) if self.ones else product
+
+    def add_full(self, other: Piece, out: Tensor) -> None:
+        """K_ij(x, y)."""
+        assert isinstance(other, Gram)
+        n, c, m, _ = out.shape
+        similarity = self._similarity(other)
+        if self._flat and other._flat:
+            signals = self.signals.reshape(n * c, -1) @ other.signals.reshape(m * c, -1).mT
+            out.addcmul_(signals.view(n, c, m, c), similarity.view(n, 1, m, 1))
+            return
+        for g, alike in enumerate(similarity):
+            left, right = self.signals[:, :, g], other.signals[:, :, g]  # (n, c, T, O)
+            T, T_ = left.shape[2], right.shape[2]
+            signals = (left.flatten(0, 2) @ right.flatten(0, 2).mT).view(n, c, T, m, c, T_)
+            out += (signals * alike[:, None, :, :, None]).sum((2, 5))
+
+    def add_trace(self, other: Piece, out: Tensor) -> None:
+        """Σ_i K_ii(x, y)."""
+        assert isinstance(other, Gram)
+        n, m = out.shape
+        similarity = self._similarity(other)
+        if self._flat and other._flat:
+            signals = self.signals.reshape(n, -1) @ other.signals.reshape(m, -1).mT
+            out.addcmul_(signals, similarity.view(n, m))
+            return
+        for g, alike in enumerate(similarity):
+            left = self.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)  # (n·T, c·O)
+            right = other.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)
+            out += ((left @ right.mT).view(alike.shape) * alike).sum((1, 3))
+
+    def add_diagonal(self, out: Tensor) -> None:
+        """K_ij(x, x)."""
+        n, c, G, T, _ = self.signals.shape
+        if self.features.ndim == 2:
+            similarity = (self.features[:, None, :, None] == self.features[:, None, None]).to(self.signals.dtype)
+        else:
+            similarity = self.features @ self.features.mT + (1 if self.ones else 0)  # (n, G, T, T)
+        B = self.signals.transpose(1, 2).flatten(2, 3)  # (n, G, c·T, O)
+        signals = (B @ B.mT).view(n, G, c, T, c, T)
+        out += (signals * similarity[:, :, None, :, None]).sum((1, 3, 5))
+
+
+@dataclass(frozen=True)
+class Output(Piece):
+    """The last map f_i = s_i(w_i·h): output i depends on row w_i alone, so its signal is s_i e_i."""
+
+    features: Tensor  # (n, I)
+    slopes: Tensor  # (n, c): s_i
+    ones: bool = False
+
+    def rows(self, start: int, stop: int) -> Output:
+        """Those rows."""
+        return Output(self.features[start:stop], self.slopes[start:stop], self.ones)
+
+    def _similarity(self, other: Output) -> Tensor:
+        product = self.features @ other.features.mT
+        return product.add_(1) if self.ones else product
+
+    def add_full(self, other: Piece, out: Tensor) -> None:
+        """K_ij(x, y)."""
+        assert isinstance(other, Output)
+        slopes = self.slopes[:, None] * other.slopes  # (n, m, c)
+        out.diagonal(dim1=1, dim2=3).add_(slopes * self._similarity(other)[:, :, None])
+
+    def add_trace(self, other: Piece, out: Tensor) -> None:
+        """Σ_i K_ii(x, y)."""
+        assert isinstance(other, Output)
+        out.addcmul_(self.slopes @ other.slopes.mT, self._similarity(other))
+
+    def add_diagonal(self, out: Tensor) -> None:
+        """K_ij(x, x)."""
+        square = (self.features**2).sum(1) + (1 if self.ones else 0)
+        out.diagonal(dim1=1, dim2=2).add_(self.slopes**2 * square[:, None])
+
+
+@dataclass(frozen=True)
+class Channels(Piece):
+    r"""The map before the last, $f_i = \sum_k W_{ik} z_k$ with $z_k$ a function of channel k alone.
+
+    With the gradients $g_k$ of $z_k$ it adds $\sum_k W_{ik} W_{jk}\,(g_k(x)\cdot g_k(y))$ to $K_{ij}(x, y)$.
+    """
+
+    gradients: Tensor  # (n, channels, I)
+    weights: Tensor  # (c, channels)
+
+    def rows(self, start: int, stop: int) -> Channels:
+        """Those rows."""
+        return Channels(self.gradients[start:stop], self.weights)
+
+    def _mixed(self, products: Tensor) -> Tensor:
+        """(…, c, c) from products of gradients, (channels, …)."""
+        pairs = self.weights[:, None] * self.weights  # (c, c, channels)
+        return (products.flatten(1).mT @ pairs.flatten(0, 1).mT).view(*products.shape[1:], *pairs.shape[:2])
+
+    def add_full(self, other: Piece, out: Tensor) -> None:
+        """K_ij(x, y)."""
+        assert isinstance(other, Channels)
+        products = self.gradients.transpose(0, 1) @ other.gradients.permute(1, 2, 0)  # (channels, n, m)
+        out += self._mixed(products).transpose(1, 2)
+
+    def add_trace(self, other: Piece, out: Tensor) -> None:
+        """Σ_i K_ii(x, y)."""
+        assert isinstance(other, Channels)
+        squares = (self.weights**2).sum(0)[:, None]
+        out.addmm_((self.gradients * squares).flatten(1), other.gradients.flatten(1).mT)
+
+    def add_diagonal(self, out: Tensor) -> None:
+        """K_ij(x, x)."""
+        out += self._mixed((self.gradients**2).sum(2).mT)
+
+
+def joined(parts: Sequence[Piece]) -> Piece:
+    """The pieces of consecutive rows as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Dense):
+        return Dense(torch.cat([part.gradients for part in parts if isinstance(part, Dense)]))
+    if isinstance(first, Gram):
+        grams = [part for part in parts if isinstance(part, Gram)]
+        return Gram(torch.cat([g.features for g in grams]), torch.cat([g.signals for g in grams]), first.ones)
+    if isinstance(first, Channels):
+        return Channels(torch.cat([part.gradients for part in parts if isinstance(part, Channels)]), first.weights)
+    outputs = [part for part in parts if isinstance(part, Output)]
+    features, slopes = (torch.cat([getattr(o, name) for o in outputs]) for name in ("features", "slopes"))
+    return Output(features, slopes, outputs[0].ones)

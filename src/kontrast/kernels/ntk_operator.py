@@ -1,0 +1,138 @@
+"""The tangent kernel as a linear map: K v = J (J^T v), for kernels too large to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.kernels.empirical import check_rows, network_of, two_rows
+from kontrast.kernels.tangents import observe
+from kontrast.memory import rows_that_fit
+from kontrast.nets import Parameters
+
+
+class NTKOperator:
+    """The (n·c, n·c) tangent kernel of a module on the rows of `x`, which multiplies without being formed.
+
+    `operator @ v` takes v of shape (n·c,), (n·c, k) or, by output, (n, c), as a tensor or a numpy array, and gives
+    back the same. Row (i, j) of the matrix is output j of row i, as in `empirical_ntk(…).permute(0, 2, 1, 3)`. It has
+    what `scipy.sparse.linalg.aslinearoperator` asks for. Cost of a column: one backward pass and one forward-mode
+    derivative over all rows, in blocks that fit in `memory`; k columns keep k directions in parameter space.
+
+    Arguments as in `empirical_ntk`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        *,
+        parameters: Mapping[str, Tensor] | None = None,
+        only: Iterable[str] | None = None,
+        memory: float | None = None,
+    ) -> None:
+        with torch.inference_mode(False):
+            self._network = network_of(module, parameters, only)
+            self._x = check_rows("x", x, self._network)
+            _, two = observe(self._network, two_rows(self._x, None), "x")
+        self.n_rows, self.n_outputs = len(x), two.output.shape[1]
+        like = self._network.like
+        # Activations for the backward pass and, with their tangents, for the forward-mode derivative.
+        per_row = 2 * two.activations * like.element_size()
+        self._block = rows_that_fit(per_row, len(x), memory=memory, device=like.device, what="activations")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n·c, n·c)."""
+        size = self.n_rows * self.n_outputs
+        return size, size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The number type in numpy's words, for scipy."""
+        return torch.empty(0, dtype=self._network.like.dtype).numpy().dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is; vectors from elsewhere are taken there and back."""
+        return self._network.like.device
+
+    def __matmul__(self, v: Any) -> Any:
+        """K v, of the shape, kind and number type of v, computed in the module's."""
+        like = self._network.like
+        if isinstance(v, np.ndarray):
+            return self._product(torch.as_tensor(v).to(like)).numpy(force=True).astype(v.dtype, copy=False)
+        if not isinstance(v, Tensor):
+            raise InputError(f"v must be a tensor or a numpy array, got {type(v).__name__}")
+        return self._product(v.to(like)).to(v)
+
+    def matvec(self, v: NDArray[Any]) -> Any:
+        """K v for one vector; scipy's name."""
+        return self @ v
+
+    rmatvec = matvec  # K is symmetric
+
+    def matmat(self, v: NDArray[Any]) -> Any:
+        """K v for the columns of v; scipy's name."""
+        return self @ v
+
+    rmatmat = matmat
+
+    def _product(self, v: Tensor) -> Tensor:
+        n, c = self.n_rows, self.n_outputs
+        if v.shape != (n, c) and (v.ndim not in (1, 2) or v.shape[0] != n * c):
+            raise InputError(f"v must be ({n * c},), ({n * c}, k) or ({n}, {c}), got shape {tuple(v.shape)}")
+        columns = v.detach().reshape(n, c, -1)
+        # Fused attention has no forward-mode derivative; the plain formula has.
+        with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            return self._push(self._pull(columns)).reshape(v.shape)
+
+    def _pull(self, columns: Tensor) -> list[list[Tensor]]:
+        """J^T v for every column: directions in the space of the selected parameters."""
+        wanted = [self._network.parameters[name] for name in self._network.selected]
+        directions = [[torch.zeros_like(p, requires_grad=False) for p in wanted] for _ in range(columns.shape[2])]
+        for rows, cotangents in zip(torch.split(self._x, self._block), torch.split(columns, self._block), strict=True):
+            f = self._network(rows)
+            for direction, cotangent in zip(directions, cotangents.unbind(2), strict=True):
+                parts = torch.autograd.grad(f, wanted, cotangent, retain_graph=True, allow_unused=True)
+                for total, part in zip(direction, parts, strict=True):
+                    if part is not None:
+                        total.add_(part)
+        return directions
+
+    def _push(self, directions: list[list[Tensor]]) -> Tensor:
+        """J u for every direction u, (n, c, k)."""
+        return torch.cat([self._push_rows(rows, directions) for rows in torch.split(self._x, self._block)])
+
+    def _push_rows(self, rows: Tensor, directions: list[list[Tensor]]) -> Tensor:
+        network = self._network
+        fixed = {name: p.detach() for name, p in network.parameters.items()}
+        chosen = {name: fixed[name] for name in network.selected}
+
+        def f(parameters: Parameters) -> Tensor:
+            return network.function({**fixed, **parameters}, rows)
+
+        try:
+            # torch's stub lists the triple that has_aux=True would return.
+            tangents = (dict(zip(chosen, direction, strict=True)) for direction in directions)
+            slopes = [jvp(f, (chosen,), (tangent,))[1] for tangent in tangents]
+        except NotImplementedError:  # an operation without a forward-mode derivative
+            slopes = self._push_by_two_pulls(rows, directions)
+        return torch.stack(slopes, dim=2)
+
+    def _push_by_two_pulls(self, rows: Tensor, directions: list[list[Tensor]]) -> list[Tensor]:
+        """J u as the derivative of (J^T w)·u, which is linear in w."""
+        wanted = [self._network.parameters[name] for name in self._network.selected]
+        f = self._network(rows)
+        w = torch.zeros_like(f, requires_grad=True)
+        pulled = torch.autograd.grad(f, wanted, w, create_graph=True, materialize_grads=True)
+        return [torch.autograd.grad(pulled, w, direction, retain_graph=True)[0] for direction in directions]

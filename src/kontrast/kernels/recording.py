@@ -1,0 +1,517 @@
+"""Watch one forward pass: which operation uses which parameter, on what features, and where its gradient arrives.
+
+Operations are caught at the level of torch's functions, so a user's own module that calls `F.linear` or `h @ W.T` is
+understood as well as `nn.Linear`. What no rule here knows is only noted: its parameters are *opaque*, and their
+gradients have to come from automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from kontrast._types import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of the batch are in a tensor: along `axis`, which holds `per_row` entries of every row.
+
+    (n, …) has axis 0; a sequence-first (T, n, …) has axis 1; a flattened (n·T, …) has axis 0 and `per_row` T, with
+    all entries of a row together or, when it was flattened from (T, n), n apart.
+    """
+
+    axis: int
+    per_row: int = 1
+    together: bool = True
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """(n, per_row, …other axes in their order…), a view."""
+        tensor = tensor.movedim(self.axis, 0)
+        if self.together:
+            return torch.unflatten(tensor, 0, (-1, self.per_row))
+        return torch.unflatten(tensor, 0, (self.per_row, -1)).transpose(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One operation a = op(…, parameter, …); what follows a sees the parameter only through a."""
+
+    parameter: str
+    shape: torch.Size  # the parameter's
+    output_shape: torch.Size
+    edge: GradientEdge  # where ∂f/∂a arrives in a backward pass, even if a is overwritten in place later
+    held: Tensor | None  # the features with their graph
+
+    def signature(self) -> tuple[object, ...]:
+        """What two passes over different rows must have in common for one plan to serve both."""
+        return (type(self).__name__, self.parameter, len(self.output_shape))
+
+    def prepared(self, rows: Rows) -> Tensor | None:
+        """What `gradient` needs for every output alike."""
+        raise NotImplementedError
+
+    def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
+        """The gradient of every row with respect to the parameter, (n, p), from the signal ∂f_i/∂a."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class OuterUse(Use):
+    """a_t = W h_t at positions t: the gradient of W is Σ_t B_t h_t^T. Without features, a bias: h_t = 1."""
+
+    features: Callable[[Rows], Tensor]  # (n, G, T, I)
+    signals: Callable[[Tensor, Rows], Tensor]  # ∂f_i/∂a → (n, G, T, O)
+    outputs_first: bool  # W is stored (O, I), not (I, O)
+    bias: bool = False
+    twin: str | None = None  # for a bias: the weight of the same operation
+    convolution: bool = False
+
+    def prepared(self, rows: Rows) -> Tensor | None:
+        """The features."""
+        return None if self.bias else self.features(rows)
+
+    def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
+        """Σ_t B_t h_t^T, or Σ_t B_t."""
+        B = self.signals(signal, rows)
+        if prepared is None:
+            return B.sum(2).flatten(1)
+        outer = B.mT @ prepared  # (n, G, O, I), summed over positions
+        return (outer if self.outputs_first else outer.mT).flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class BroadcastUse(Use):
+    """a = h ⊙ p or a = h + p with p broadcast against the batch: normalisation layers, scales and shifts."""
+
+    factor: Tensor | None  # ∂a/∂p, of the shape of a; None for 1
+    aligned: tuple[int, ...]  # p's shape with as many axes as a
+
+    def prepared(self, rows: Rows) -> Tensor | None:
+        """The factor by rows."""
+        return None if self.factor is None else rows.split(self.factor)
+
+    def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
+        """Σ B ⊙ h over all that p was broadcast to."""
+        product = rows.split(signal) if prepared is None else rows.split(signal) * prepared
+        kept = self.aligned[: rows.axis] + self.aligned[rows.axis + 1 :]
+        summed = [1, *(axis for axis, size in enumerate(kept, start=2) if size == 1)]
+        return product.sum(summed).reshape(len(product), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class LookupUse(Use):
+    """a_t = E[id_t], an embedding: a linear layer whose features are one-hot."""
+
+    ids: Tensor
+    padding: int | None  # this id's row of E is never trained
+
+    def tokens(self, rows: Rows) -> Tensor:
+        """(n, T) ids."""
+        return rows.split(self.ids).flatten(1)
+
+    def signals(self, signal: Tensor, rows: Rows) -> Tensor:
+        """(n, 1, T, O), zero at padding."""
+        B = rows.split(signal).flatten(1, -2)
+        if self.padding is not None:
+            B = B * (self.tokens(rows) != self.padding)[:, :, None]
+        return B[:, None]
+
+    def prepared(self, rows: Rows) -> Tensor | None:
+        """The ids."""
+        return self.tokens(rows)
+
+    def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
+        """Signals added up at their tokens' rows of E."""
+        assert prepared is not None
+        tokens, B = prepared, self.signals(signal, rows)
+        n, (vocabulary, width) = len(tokens), self.shape
+        places = tokens + vocabulary * torch.arange(n, device=tokens.device)[:, None]
+        total = B.new_zeros(n * vocabulary, width)
+        return total.index_add_(0, places.flatten(), B.reshape(-1, width)).view(n, -1)
+
+
+@dataclass
+class Record:
+    """What one forward pass showed."""
+
+    output: Tensor
+    uses: list[Use]
+    opaque: set[str]
+    values: list[Tensor]  # the outputs of the uses, to find the rows in them; empty unless asked for
+    activations: int  # numbers in all tensors with a gradient that the pass made
+
+
+def record(function: Callable[[], Tensor], parameters: Mapping[str, Tensor], *, keep_values: bool = False) -> Record:
+    """Run `function`, which must use exactly these tensors as its parameters, and note every use of them."""
+    recorder = _Recorder(parameters, keep_values)
+    with torch.enable_grad(), recorder:
+        output = function()
+    return Record(output, recorder.uses, recorder.opaque, recorder.values, recorder.activations)
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, parameters: Mapping[str, Tensor], keep_values: bool) -> None:
+        super().__init__()
+        self.parameters = parameters
+        self.keep_values = keep_values
+        # By identity of the tensor object; views hold a reference so that no identity is given out twice.
+        self.known = {id(p): _Known(name, p, transposed=False) for name, p in parameters.items()}
+        self.uses: list[Use] = []
+        self.values: list[Tensor] = []
+        self.opaque: set[str] = set()
+        self.activations = 0
+
+    def find(self, value: object) -> _Known | None:
+        return self.known.get(id(value)) if isinstance(value, Tensor) else None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = [known for value in _leaves((*args, *kwargs.values())) if (known := self.find(value))]
+        rule = _RULES.get(func)
+        if found and rule is None and isinstance(func, FunctionType) and func.__module__ == F.__name__:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in _leaves((result,)) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        self.activations += sum(tensor.numel() for tensor in made if not tensor._is_view())
+        # Nothing with a gradient came out (a shape, a detached copy): nothing to differentiate.
+        if found and made:
+            self._note(found, rule, result, args, kwargs)
+        return result
+
+    def _note(
+        self, found: list[_Known], rule: _Rule | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if rule is not None and isinstance(result, Tensor):
+            uses = list(rule(self, result, *args, **kwargs))
+            self.uses += uses
+            self.values += [result.detach()] * (len(uses) if self.keep_values else 0)
+            explained = sorted(use.parameter for use in uses)
+            if explained == sorted(known.name for known in found):
+                return
+        elif len(found) == 1 and isinstance(result, Tensor) and (alias := found[0].alias(result)):
+            self.known[id(result)] = alias
+            return
+        self.opaque |= {known.name for known in found}
+
+    def use(self, kind: type[Use], parameter: _Known, out: Tensor, held: Tensor | None, **what: Any) -> Use:
+        shape = self.parameters[parameter.name].shape
+        return kind(parameter.name, shape, out.shape, get_gradient_edge(out), held, **what)
+
+
+@dataclass(frozen=True)
+class _Known:
+    name: str
+    tensor: Tensor
+    transposed: bool
+
+    def alias(self, other: Tensor) -> _Known | None:
+        """`other` as the same parameter, if it is the whole of it or its transpose."""
+        mine = self.tensor
+        if other.data_ptr() != mine.data_ptr() or other.dtype != mine.dtype:
+            return None
+        if other.shape == mine.shape and other.stride() == mine.stride():
+            return _Known(self.name, other, self.transposed)
+        if mine.ndim == 2 and other.shape == mine.shape[::-1] and other.stride() == mine.stride()[::-1]:
+            return _Known(self.name, other, not self.transposed)
+        return None
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+@functools.cache
+def _opened(func: FunctionType) -> FunctionType:
+    """A function of torch.nn.functional that runs its body under the mode.
+
+    Such functions hand themselves to the mode as a whole (`if has_torch_function(…)`), which would hide the linear
+    maps inside multi-head attention; this is the same code without that question.
+    """
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    namespace = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
+    body = FunctionType(func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+# The rules. Each takes the arguments of the functions it stands for and yields the uses it can explain; a parameter
+# that it does not explain is opaque.
+
+_Rule = Callable[..., Iterator[Use]]
+
+
+def _linear(rec: _Recorder, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Iterator[Use]:
+    known = rec.find(weight)
+    if known and weight.ndim == 2 and out.ndim >= 2:
+        yield _linear_use(rec, out, input, known, outputs_first=not known.transposed)
+    if (shift := rec.find(bias)) and out.ndim >= 2:
+        yield _bias_use(rec, out, shift, known, _linear_signals)
+
+
+def _matmul(rec: _Recorder, out: Tensor, input: Tensor, other: Tensor, **rest: Any) -> Iterator[Use]:
+    if (known := rec.find(other)) and other.ndim == 2 and out.ndim >= 2 and not rec.find(input):
+        yield _linear_use(rec, out, input, known, outputs_first=known.transposed)
+
+
+def _addmm(
+    rec: _Recorder, out: Tensor, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Iterator[Use]:
+    if beta == alpha == 1:
+        yield from _matmul(rec, out, mat1, mat2)
+        if (shift := rec.find(input)) and input.ndim == 1 and len(input) == out.shape[1]:
+            yield _bias_use(rec, out, shift, rec.find(mat2), _linear_signals)
+
+
+def _linear_use(rec: _Recorder, out: Tensor, input: Tensor, known: _Known, *, outputs_first: bool) -> Use:
+    h = input.detach()
+    return rec.use(
+        OuterUse,
+        known,
+        out,
+        input,
+        features=lambda rows: rows.split(h).flatten(1, -2)[:, None],
+        signals=_linear_signals,
+        outputs_first=outputs_first,
+    )
+
+
+def _linear_signals(signal: Tensor, rows: Rows) -> Tensor:
+    return rows.split(signal).flatten(1, -2)[:, None]
+
+
+def _bias_use(
+    rec: _Recorder,
+    out: Tensor,
+    bias: _Known,
+    weight: _Known | None,
+    signals: Callable[[Tensor, Rows], Tensor],
+    *,
+    convolution: bool = False,
+) -> Use:
+    like = out.detach().new_empty(1).expand(out.shape)  # a shape without storage
+
+    def ones(rows: Rows) -> Tensor:
+        return signals(like, rows)[..., :1].new_ones(()).expand(*signals(like, rows).shape[:3], 1)
+
+    return rec.use(
+        OuterUse,
+        bias,
+        out,
+        None,
+        features=ones,
+        signals=signals,
+        outputs_first=True,
+        bias=True,
+        twin=weight.name if weight else None,
+        convolution=convolution,
+    )
+
+
+def _conv(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | str | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Iterator[Use]:
+    if input.ndim != weight.ndim or weight.ndim > 4:
+        return  # without a batch axis, or three-dimensional
+    known, h = rec.find(weight), input.detach()
+
+    def signals(groups: int, signal: Tensor, rows: Rows) -> Tensor:
+        return _positions(rows.split(torch.unflatten(signal.flatten(2), 1, (groups, -1))))
+
+    def features(rows: Rows) -> Tensor:
+        patches = _patches(h, weight.shape[2:], stride, padding, dilation)  # (N, C·k, L)
+        return _positions(rows.split(torch.unflatten(patches, 1, (groups, -1))))
+
+    if known and not known.transposed:
+        signals_of_weight = functools.partial(signals, groups)
+        what = {"features": features, "signals": signals_of_weight, "outputs_first": True, "convolution": True}
+        yield rec.use(OuterUse, known, out, input, **what)
+    if shift := rec.find(bias):
+        yield _bias_use(rec, out, shift, known, functools.partial(signals, 1), convolution=True)
+
+
+def _positions(split: Tensor) -> Tensor:
+    """(n, r, G, features, L) → (n, G, r·L, features)."""
+    return split.permute(0, 2, 1, 4, 3).flatten(2, 3)
+
+
+def _patches(h: Tensor, kernel: torch.Size, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """What a convolution multiplies at each position: (N, channels·kernel, positions)."""
+    axes = len(kernel)
+    stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
+    if padding == "same":  # as torch does: the odd one goes to the right
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        h = F.pad(h, [side for total in reversed(totals) for side in (total // 2, total - total // 2)])
+        padding = 0
+    padding = (0,) * axes if padding == "valid" else _per_axis(padding, axes)
+    if axes == 1:
+        h, kernel = h.unsqueeze(2), torch.Size((1, *kernel))
+        stride, dilation, padding = (1, *stride), (1, *dilation), (0, *padding)
+    return F.unfold(h, tuple(kernel), dilation, padding, stride)
+
+
+def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values * axes if len(values) == 1 else values
+
+
+def _layer_norm(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Iterator[Use]:
+    def plain() -> Tensor:
+        return F.layer_norm(input.detach(), normalized_shape, eps=eps)
+
+    yield from _affine(rec, out, plain, weight, bias, (1,) * (out.ndim - len(normalized_shape)) + (*normalized_shape,))
+
+
+def _rms_norm(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Iterator[Use]:
+    def plain() -> Tensor:
+        return F.rms_norm(input.detach(), normalized_shape, eps=eps)
+
+    yield from _affine(rec, out, plain, weight, None, (1,) * (out.ndim - len(normalized_shape)) + (*normalized_shape,))
+
+
+def _group_norm(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Iterator[Use]:
+    def plain() -> Tensor:
+        return F.group_norm(input.detach(), num_groups, eps=eps)
+
+    yield from _affine(rec, out, plain, weight, bias, (1, out.shape[1]) + (1,) * (out.ndim - 2))
+
+
+def _batch_norm(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Iterator[Use]:
+    def plain() -> Tensor:
+        return F.batch_norm(input.detach(), running_mean, running_var, eps=eps)
+
+    if not training:  # with batch statistics the rows are not independent
+        yield from _affine(rec, out, plain, weight, bias, (1, out.shape[1]) + (1,) * (out.ndim - 2))
+
+
+def _affine(
+    rec: _Recorder,
+    out: Tensor,
+    plain: Callable[[], Tensor],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    aligned: tuple[int, ...],
+) -> Iterator[Use]:
+    """The uses in a = weight ⊙ plain + bias."""
+    if scale := rec.find(weight):
+        yield rec.use(BroadcastUse, scale, out, None, factor=plain(), aligned=aligned)
+    if shift := rec.find(bias):
+        yield rec.use(BroadcastUse, shift, out, None, factor=None, aligned=aligned)
+
+
+def _multiply(rec: _Recorder, out: Tensor, input: Any, other: Any, **rest: Any) -> Iterator[Use]:
+    yield from _pointwise(rec, out, input, other, is_product=True)
+
+
+def _add(rec: _Recorder, out: Tensor, input: Any, other: Any, *, alpha: float = 1, **rest: Any) -> Iterator[Use]:
+    if alpha == 1:
+        yield from _pointwise(rec, out, input, other, is_product=False)
+
+
+def _pointwise(rec: _Recorder, out: Tensor, left: Any, right: Any, *, is_product: bool) -> Iterator[Use]:
+    known, h = (rec.find(left), right) if rec.find(left) else (rec.find(right), left)
+    if not known or known.transposed or not isinstance(h, Tensor) or rec.find(h) or h.shape != out.shape:
+        return
+    shape = known.tensor.shape
+    aligned = (1,) * (out.ndim - len(shape)) + tuple(shape)
+    factor = h.detach() if is_product else None
+    yield rec.use(BroadcastUse, known, out, h if is_product else None, factor=factor, aligned=aligned)
+
+
+def _embedding(
+    rec: _Recorder,
+    out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Iterator[Use]:
+    known = rec.find(weight)
+    if known and not known.transposed and max_norm is None and not scale_grad_by_freq:
+        padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
+        yield rec.use(LookupUse, known, out, input, ids=input, padding=padding)
+
+
+_RULES: dict[Any, _Rule] = {
+    F.linear: _linear,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.mm: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.addmm: _addmm,
+    Tensor.addmm: _addmm,
+    torch.conv1d: _conv,
+    torch.conv2d: _conv,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.group_norm: _group_norm,
+    F.batch_norm: _batch_norm,
+    F.embedding: _embedding,
+    torch.mul: _multiply,
+    Tensor.mul: _multiply,
+    Tensor.__mul__: _multiply,
+    torch.add: _add,
+    Tensor.add: _add,
+    Tensor.__add__: _add,
+}
