@@ -275,8 +275,8 @@ def test_rows_that_cannot_work() -> None:
     good, bad = randn(2, 3), randn(2, 3)
     bad[0, 0] = math.nan
     for x, y, message in (
-        (bad, None, "x has NaN or infinite entries"),
-        (good, bad, "y has NaN or infinite entries"),
+        (bad, None, "x has NaN, infinite or too large entries"),
+        (good, bad, "y has NaN, infinite or too large entries"),
         (good, randn(2, 4), "y has 4 columns but x has 3"),
         (good, good.float(), "y is torch.float32 on cpu but x is torch.float64 on cpu; convert with y.to"),
         (good[:0], None, r"x must be \(n, d\) with at least one row"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor
+from kontrast.kernels.products import product
 
 
 class Piece:
@@ -88,8 +89,8 @@ class Gram(Piece):
             return equal.to(self.signals.dtype)
         G, n, T, m, T_ = H.shape[1], H.shape[0], H.shape[2], H_.shape[0], H_.shape[2]
         left, right = H.transpose(0, 1).flatten(1, 2), H_.transpose(0, 1).flatten(1, 2)
-        product = (left @ right.mT).view(G, n, T, m, T_)
-        return product.add_(1) if self.ones else product
+        similarity = (product(left[0], right[0])[None] if G == 1 else left @ right.mT).view(G, n, T, m, T_)
+        return similarity.add_(1) if self.ones else similarity
 
     def add_full(self, other: Piece, out: Tensor) -> None:
         """K_ij(x, y)."""
@@ -97,13 +98,13 @@ class Gram(Piece):
         n, c, m, _ = out.shape
         similarity = self._similarity(other)
         if self._flat and other._flat:
-            signals = self.signals.reshape(n * c, -1) @ other.signals.reshape(m * c, -1).mT
+            signals = product(self.signals.reshape(n * c, -1), other.signals.reshape(m * c, -1))
             out.addcmul_(signals.view(n, c, m, c), similarity.view(n, 1, m, 1))
             return
         for g, alike in enumerate(similarity):
             left, right = self.signals[:, :, g], other.signals[:, :, g]  # (n, c, T, O)
             T, T_ = left.shape[2], right.shape[2]
-            signals = (left.flatten(0, 2) @ right.flatten(0, 2).mT).view(n, c, T, m, c, T_)
+            signals = product(left.flatten(0, 2), right.flatten(0, 2)).view(n, c, T, m, c, T_)
             out += (signals * alike[:, None, :, :, None]).sum((2, 5))
 
     def add_trace(self, other: Piece, out: Tensor) -> None:
@@ -112,13 +113,13 @@ class Gram(Piece):
         n, m = out.shape
         similarity = self._similarity(other)
         if self._flat and other._flat:
-            signals = self.signals.reshape(n, -1) @ other.signals.reshape(m, -1).mT
+            signals = product(self.signals.reshape(n, -1), other.signals.reshape(m, -1))
             out.addcmul_(signals, similarity.view(n, m))
             return
         for g, alike in enumerate(similarity):
             left = self.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)  # (n·T, c·O)
             right = other.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)
-            out += ((left @ right.mT).view(alike.shape) * alike).sum((1, 3))
+            out += (product(left, right).view(alike.shape) * alike).sum((1, 3))
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
@@ -145,8 +146,8 @@ class Output(Piece):
         return Output(self.features[start:stop], self.slopes[start:stop], self.ones)
 
     def _similarity(self, other: Output) -> Tensor:
-        product = self.features @ other.features.mT
-        return product.add_(1) if self.ones else product
+        similarity = product(self.features, other.features)
+        return similarity.add_(1) if self.ones else similarity
 
     def add_full(self, other: Piece, out: Tensor) -> None:
         """K_ij(x, y)."""

@@ -40,13 +40,17 @@ class Homogeneous:
         """E[φ(u)²] / E[u²] = E[φ'(u)²]."""
         return (1 + self.slope**2) / 2
 
+    @property
+    def bend(self) -> float:
+        """The share of the kink in `gain`: 1 for ReLU, 0 for linear."""
+        return (1 - self.slope) ** 2 / 2 / self.gain
+
     def layer(self, q: Tensor, p: Tensor | None = None) -> Covariances:
         """The next deficit, and Ḟ in units of `gain`; q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
         theta, lost = _angle(q, 2 - q if p is None else p)
         # 1 − κ = q − (sin θ − θ cos θ)/π: the small difference of order θ³ is taken from the small q, not from 1.
-        bend = (1 - self.slope) ** 2 / 2 / self.gain
-        q_next = torch.add(q, lost, alpha=-bend / math.pi)
-        return q_next, theta * (-bend / math.pi) + (bend + self.slope / self.gain)
+        q_next = torch.add(q, lost, alpha=-self.bend / math.pi)
+        return q_next, theta * (-self.bend / math.pi) + (self.bend + self.slope / self.gain)
 
 
 def _angle(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.contraction import Gram, Output, Piece
+from kontrast.kernels.products import product
 from kontrast.kernels.tangents import Kind, Network, Plan
 from kontrast.nets import MLP
 
@@ -47,7 +48,7 @@ class MLPPlan(Plan):
         *scales, scale = self.net.scales
         features, slopes = [x.flatten(1)], []
         for factor, V_l in zip(scales, V, strict=True):
-            a = features[-1] @ V_l.mT
+            a = product(features[-1], V_l)
             a = a if factor == 1.0 else a.mul_(factor)
             slopes.append(self.net.activation.first(a))
             features.append(self.net.activation(a))
