@@ -23,7 +23,8 @@ def free_bytes(device: torch.device) -> int:
     """What can be allocated on the device now, torch's own unused cache included."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+        held = torch.cuda.memory_stats(device)
+        return int(free + held.get("reserved_bytes.all.current", 0) - held.get("allocated_bytes.all.current", 0))
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():

@@ -897,7 +897,8 @@ def test_on_the_gpu_as_on_the_cpu(name: str) -> None:
     if name != "gru":  # cuDNN's recurrent networks have neither forward-mode nor second derivatives
         product = NTKOperator(module, x) @ torch.ones(6, on_cpu.shape[-1])
     module, x = module.cuda(), x.cuda()
-    close = {"rtol": 1e-10, "atol": 1e-10 * float(on_cpu.abs().max())}
+    error = 1e-5 if name == "weight norm" else 1e-10  # torch's weight_norm on CUDA sums squares in float32
+    close = {"rtol": error, "atol": error * float(on_cpu.abs().max())}
     torch.testing.assert_close(empirical_ntk(module, x).cpu(), on_cpu, **close)
     torch.testing.assert_close(empirical_ntk_trace(module, x).cpu(), trace, **close)
     if product is not None:

@@ -31,7 +31,7 @@ from kontrast.kernels.tangents import (
     plan_for,
 )
 from kontrast.memory import rows_that_fit
-from kontrast.nets import MLP, pure_function
+from kontrast.nets import MLP, PureFunction, pure_function
 
 # Bytes that one forward pass may work on, and entries of one tile of the kernel. Larger gains no speed: the products
 # are long enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only where there are tiles.
@@ -309,7 +309,20 @@ def network_of(
                 f"on {p.device} and {next(iter(point))} is {first.dtype} on {first.device}; convert with module.to(…)"
             )
     detached = {name: p.detach().requires_grad_() for name, p in point.items()}
-    return Network(what, pure_function(module), detached, _selected(own, only))
+    return Network(what, _differentiable(module), detached, _selected(own, only))
+
+
+def _differentiable(module: nn.Module) -> PureFunction:
+    """The module as a pure function; recurrent layers without cuDNN, which has no derivative in eval mode."""
+    function = pure_function(module)
+    if not any(isinstance(part, nn.RNNBase) for part in module.modules()):
+        return function
+
+    def without_cudnn(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(parameters, x)
+
+    return without_cudnn
 
 
 def _at_point(own: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ class MLPPlan(Plan):
             (name,): Gram(h[:, None, None], B[:, :, None, None])
             for name, h, B in zip(hidden, features, signals, strict=False)
         }
-        pieces[(output,)] = Output(features[-1], x.new_tensor(scale, dtype=W.dtype).expand(len(x), self.net.d_out))
+        pieces[(output,)] = Output(features[-1], W.new_full((), scale).expand(len(x), self.net.d_out))
         return {names: piece for names, piece in pieces.items() if names[0] in self.network.selected}
 
     def _signals(self, V: list[Tensor], W: Tensor, scales: list[float], slopes: list[Tensor]) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from kontrast._types import Tensor
 
 SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
 PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores
-LONG_PIECE = 512  # the same for products with a long inner axis, of which each piece is a small part
+LONG_PIECE = 512  # the same, at most, for products with a long inner axis, of which each piece is a small part
 WORTH_IT = 2**32  # multiplications below which splitting costs more than it saves
 
 
@@ -42,8 +42,9 @@ class Split:
 
 def split_rows(unit: Tensor) -> Split:
     """The parts of rows of length at most one."""
-    high, low = _parts(torch.nn.functional.pad(unit, (0, -unit.shape[1] % 16)) * SPLIT)
-    start = high[:, :PIECE]
+    scaled = torch.nn.functional.pad(unit, (0, -unit.shape[1] % 16)) * SPLIT
+    high = scaled.half()
+    low, start = (scaled - high).half(), high[:, :PIECE]
     return Split(high, torch.cat([low, high, start], 1), torch.cat([high, low, start], 1))
 
 
@@ -62,29 +63,33 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if not has_half_units(a) or n * m * k < WORTH_IT or k < LONG_PIECE:
         return a @ b.mT
     same = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
-    high_a, low_a, size_a = _scaled_parts(a)
-    high_b, low_b, size_b = (high_a, low_a, size_a) if same else _scaled_parts(b)
-    total = torch.mm(high_a, low_b.mT, out_dtype=torch.float32)
-    total = total + (total.mT if same else torch.mm(low_a, high_b.mT, out_dtype=torch.float32))
-    pieces = high_a.shape[1] // LONG_PIECE
-    stacked_a, stacked_b = (h.view(len(h), pieces, LONG_PIECE).transpose(0, 1) for h in (high_a, high_b))
+    high_a, rest_a, size_a = _scaled_parts(a)
+    high_b, rest_b, size_b = (high_a, rest_a, size_a) if same else _scaled_parts(b)
+    cross = torch.mm(high_a, rest_b.mT, out_dtype=torch.float32)
+    cross = cross + (cross.mT if same else torch.mm(rest_a, high_b.mT, out_dtype=torch.float32))
+    stacked_a, stacked_b = (h.view(len(h), _pieces(k), -1).transpose(0, 1) for h in (high_a, high_b))
     at_once = max(1, 2**27 // (n * m))
-    for start in range(0, pieces, at_once):
-        left, right = stacked_a[start : start + at_once], stacked_b[start : start + at_once]
-        total += torch.bmm(left, right.mT, out_dtype=torch.float32).sum(0)
+    groups = zip(torch.split(stacked_a, at_once), torch.split(stacked_b, at_once), strict=True)
+    sums = (torch.bmm(left, right.mT, out_dtype=torch.float32).sum(0) for left, right in groups)
+    total = next(sums).sub_(cross)
+    for part in sums:
+        total += part
     return total.mul_(size_a[:, None]).mul_(size_b)
 
 
+def _pieces(k: int) -> int:
+    return -(-k // LONG_PIECE)
+
+
 def _scaled_parts(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The parts of rows of any length, with the length of each over SPLIT."""
+    """The parts h and −l of rows of any length, with the length of each over SPLIT."""
     norm = torch.linalg.vector_norm(a, dim=1)
     size = torch.where(norm > 0, norm, 1.0) / SPLIT
-    missing = -a.shape[1] % LONG_PIECE
-    scaled = torch.nn.functional.pad(a, (0, missing)) if missing else a
-    return *_parts(scaled / size[:, None]), size
-
-
-def _parts(scaled: Tensor) -> tuple[Tensor, Tensor]:
-    high, low = (torch.empty_like(scaled, dtype=torch.float16) for _ in range(2))
-    high.copy_(scaled)
-    return high, torch.sub(scaled, high, out=low)
+    missing = -a.shape[1] % (8 * _pieces(a.shape[1]))  # equal pieces, at the alignment that tensor cores want
+    if missing:
+        a = torch.nn.functional.pad(a, (0, missing))
+    # Straight into half precision: these passes over memory take longer than the products.
+    high, rest = (torch.empty_like(a, dtype=torch.float16) for _ in range(2))
+    inverse = size.reciprocal()[:, None]
+    torch.mul(a, inverse, out=high)
+    return high, torch.addcmul(high, a, inverse, value=-1, out=rest), size
