@@ -100,6 +100,21 @@ def test_known_angles_to_the_last_digits(activation: str) -> None:
     assert not ntk[:, 4].any()
 
 
+@pytest.mark.parametrize("activation", HOMOGENEOUS)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_opposite_rows_never_give_nan(activation: str, depth: int) -> None:
+    """Rounding takes some of these cosines below −1 and some above 1."""
+    x = randn(300, 7, seed=5)
+    y = torch.cat([-x, 3 * x])
+    for dtype in (torch.float32, torch.float64):
+        assert torch.isfinite(infinite_ntk(x.to(dtype), y.to(dtype), depth=depth, activation=activation)).all()
+    point = x.clone().requires_grad_()
+    kernel = infinite_ntk(point, y, depth=depth, activation=activation)
+    (gradient,) = torch.autograd.grad(kernel.sum(), point)
+    assert torch.isfinite(kernel).all()
+    assert torch.isfinite(gradient).all()
+
+
 def test_float32_keeps_small_angles_that_a_cosine_would_lose() -> None:
     x = torch.ones(1, 100)
     for gap in (1e-2, 1e-3, 1e-4):

@@ -47,7 +47,7 @@ class Homogeneous:
 
     def layer(self, q: Tensor, p: Tensor | None = None) -> Covariances:
         """The next deficit, and Ḟ in units of `gain`; q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
-        theta, lost = _angle(q, 2 - q if p is None else p)
+        theta, lost = _angle(q, (2 - q).clamp_min(0) if p is None else p)
         # 1 − κ = q − (sin θ − θ cos θ)/π: the small difference of order θ³ is taken from the small q, not from 1.
         q_next = torch.add(q, lost, alpha=-self.bend / math.pi)
         return q_next, theta * (-self.bend / math.pi) + (self.bend + self.slope / self.gain)

@@ -127,7 +127,7 @@ def _recursion(  # type: ignore[no-untyped-def]
         half = 2 * libdevice.asin(tl.sqrt(tl.minimum(q, p) / 2))
         angle = tl.where(q <= p, half, 3.141592653589793 - half)
         q = q - bend * (tl.sqrt(q * p) - angle * (1 - q))
-        p = 2 - q
+        p = tl.maximum(2 - q, 0.0)
         if TANGENT:
             theta = (1 - q) + theta * (straight - bend * angle)
     kernel = theta if TANGENT else 1 - q

@@ -47,7 +47,7 @@ class InfiniteNetwork:
     def __post_init__(self) -> None:
         if not isinstance(self.depth, int) or self.depth < 1:
             raise InputError(f"depth must be a whole number of at least 1 hidden layer, got {self.depth!r}")
-        activation_from(self.activation)
+        assert self._activation  # refuses an unknown one now
         require_positive(weight_std=self.weight_std, input_scale=self.input_scale)
         if not (math.isfinite(self.bias_std) and self.bias_std >= 0):
             raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std}")
@@ -75,7 +75,7 @@ class InfiniteNetwork:
         x = _check("x", x)
         k, worst = self._variance("x", x), QuadratureError(0, 0.0, 0.0)
         for _ in range(self.depth):
-            dual = dual_of(self.activation, float(k.detach().max()))
+            dual = dual_of(self._activation, float(k.detach().max()))
             if isinstance(dual, HermiteSeries):
                 value, slope = (
                     max(part) for part in zip(*(dual.remainder(k_) for k_ in torch.split(k, 1024)), strict=True)
@@ -85,6 +85,10 @@ class InfiniteNetwork:
         return worst
 
     # Rows: everything that depends on one point alone, always in float64.
+
+    @functools.cached_property
+    def _activation(self) -> Activation:
+        return activation_from(self.activation)
 
     @property
     def _w2(self) -> float:
@@ -109,14 +113,14 @@ class InfiniteNetwork:
     def _diagonal(self, k: Tensor, *, tangent: bool) -> Tensor:
         theta = k
         for _ in range(self.depth):
-            k, slope = self._next(k, dual_of(self.activation, float(k.detach().max())))
+            k, slope = self._next(k, dual_of(self._activation, float(k.detach().max())))
             theta = k + slope * theta
         return theta if tangent else k
 
     def _kernel(self, x: Tensor, y: Tensor | None, *, tangent: bool, compile: bool) -> Tensor:
         x = _check("x", x)
         y_ = x if y is None else _check("y", y, like=x)
-        dual = dual_of(self.activation, 1.0)
+        dual = dual_of(self._activation, 1.0)
         if isinstance(dual, Homogeneous):
             route: _Angles | _Covariances = _Angles(self, dual, tangent, compile)
         else:
@@ -316,7 +320,9 @@ class _Angles:
         x_, y_ = self._rows(x, torch.float64), self._rows(y, torch.float64)
         q = 1 - x_.unit @ y_.unit.mT
         q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # duplicates are exactly zero, and keep their slope
-        kernel = _evaluate(q, 2 - q, x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent)
+        kernel = _evaluate(
+            q, (2 - q).clamp_min(0), x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent
+        )
         # A zero row went in with norm one, for its slope to survive; its value is zero all the same.
         return kernel - torch.where(x_.zero[:, None] | y_.zero, kernel, 0.0).detach()
 
@@ -464,7 +470,7 @@ class _Covariances:
         net, duals = self.net, []
         sides: list[tuple[Tensor, list[Tensor]]] = [(k_x, [])] if k_y is k_x else [(k_x, []), (k_y, [])]
         for _ in range(net.depth):
-            dual = dual_of(net.activation, max(float(k.detach().max()) for k, _ in sides))
+            dual = dual_of(net._activation, max(float(k.detach().max()) for k, _ in sides))
             assert not isinstance(dual, Homogeneous)
             duals.append(dual)
             for k, rows in sides:
