@@ -49,7 +49,8 @@ class Homogeneous:
         """The next deficit, and Ḟ in units of `gain`; q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
         theta, lost = _angle(q, (2 - q).clamp_min(0) if p is None else p)
         # 1 − κ = q − (sin θ − θ cos θ)/π: the small difference of order θ³ is taken from the small q, not from 1.
-        q_next = torch.add(q, lost, alpha=-self.bend / math.pi)
+        # Of a q below rounding nothing is left but rounding, which may be negative.
+        q_next = torch.add(q, lost, alpha=-self.bend / math.pi).clamp_min(0)
         return q_next, theta * (-self.bend / math.pi) + (self.bend + self.slope / self.gain)
 
 

@@ -36,7 +36,7 @@ from kontrast.nets import MLP, PureFunction, pure_function
 # Bytes that one forward pass may work on, and entries of one tile of the kernel. Larger gains no speed: the products
 # are long enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only where there are tiles.
 WORKING_SET = {"cpu": 2**24, "cuda": 2**33}
-TILE = {"cpu": 2**18, "cuda": 2**22}
+TILE = {"cpu": 2**17, "cuda": 2**22}
 
 
 def empirical_ntk(

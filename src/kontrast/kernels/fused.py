@@ -126,7 +126,7 @@ def _recursion(  # type: ignore[no-untyped-def]
         # The same step as Homogeneous.layer; the angle by an arcsine of the smaller half, exact at both ends.
         half = 2 * libdevice.asin(tl.sqrt(tl.minimum(q, p) / 2))
         angle = tl.where(q <= p, half, 3.141592653589793 - half)
-        q = q - bend * (tl.sqrt(q * p) - angle * (1 - q))
+        q = tl.maximum(q - bend * (tl.sqrt(q * p) - angle * (1 - q)), 0.0)
         p = tl.maximum(2 - q, 0.0)
         if TANGENT:
             theta = (1 - q) + theta * (straight - bend * angle)

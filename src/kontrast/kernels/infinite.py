@@ -221,7 +221,7 @@ class Grid:
 
 
 # On a CPU, strips that fit its last cache: smaller ones are spent on waking threads for every operation.
-CPU_GRID = Grid(product_rows=512, entries=2**18)
+CPU_GRID = Grid(product_rows=512, entries=2**19)
 GPU_GRID = Grid(product_rows=4096, entries=2**26)
 
 
@@ -244,21 +244,28 @@ class _Angles:
     compile: bool
 
     def fill(self, out: Tensor, x: _Points, y: _Points, *, symmetric: bool) -> None:
-        rows_x = self._rows(x, out.dtype)
-        rows_y = rows_x if symmetric else self._rows(y, out.dtype)
+        # Without a bias, and with norms whose squares are safe in float32, products are divided afterwards on a CPU.
+        raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k) for _, k in (x, y))
+        rows_x = self._rows(x, out.dtype, raw=raw)
+        rows_y = rows_x if symmetric else self._rows(y, out.dtype, raw=raw)
         fused = _can_fuse(out) and not self.net.bias_std
         if fused and self._fill_fused(out, rows_x, rows_y, symmetric=symmetric):
             return
         grid = GPU_GRID if out.is_cuda else CPU_GRID
         plain = out.is_cuda or self.net.bias_std > 0
-        evaluate = _compiled() if self.compile else _evaluate_into if plain else _InPlace(out, grid)
+        evaluate = (
+            _compiled(self.net.bias_std > 0) if self.compile else _evaluate_into if plain else _InPlace(out, grid)
+        )
         for rows, columns in grid.blocks(out, symmetric=symmetric):
             torch.mm(rows_x.unit[rows], rows_y.unit[columns].mT, out=out[rows, columns])
             if symmetric:
                 out.diagonal()[rows].zero_()  # cosines of 1 that need no care: the diagonal is known
             y_ = rows_y.part(columns)
             for some in grid.strips(rows, columns):
-                self._strip(out[some, columns], rows_x.part(some), y_, evaluate)
+                x_, cosines = rows_x.part(some), out[some, columns]
+                if x_.inverse is not None and y_.inverse is not None:
+                    cosines.mul_(x_.inverse[:, None]).mul_(y_.inverse)
+                self._strip(cosines, x_, y_, evaluate)
 
     def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
         """Products and recursion at the GPU's full speed; False when too many pairs are near to do one by one."""
@@ -326,7 +333,7 @@ class _Angles:
         # A zero row went in with norm one, for its slope to survive; its value is zero all the same.
         return kernel - torch.where(x_.zero[:, None] | y_.zero, kernel, 0.0).detach()
 
-    def _rows(self, points: _Points, dtype: torch.dtype) -> _UnitRows:
+    def _rows(self, points: _Points, dtype: torch.dtype, *, raw: bool = False) -> _UnitRows:
         net, (x, k) = self.net, points
         differentiable = torch.is_grad_enabled() and x.requires_grad
         scale = net._w2 * net.input_scale
@@ -334,7 +341,9 @@ class _Angles:
             x = torch.cat([x, math.sqrt(net._beta / scale) * torch.ones_like(x[:, :1])], 1)
         zero = k == 0
         norm = torch.where(zero, 1.0, k / scale).sqrt()
-        if differentiable:
+        if raw:
+            unit = x
+        elif differentiable:
             unit = (x.double() / norm[:, None]).to(dtype)
         else:
             unit = torch.empty_like(x, dtype=dtype)
@@ -348,7 +357,8 @@ class _Angles:
             if net.bias_std:
                 lifts.append(((1 - net._beta / k_next).sqrt().to(dtype), (net._beta / k_next).sqrt().to(dtype)))
             k = k_next
-        return _UnitRows(x, norm, unit, lifts, k.sqrt().to(dtype), zero)
+        inverse = (1 / norm).to(dtype) if raw else None
+        return _UnitRows(x, norm, unit, inverse, lifts, k.sqrt().to(dtype), zero)
 
 
 @dataclass(frozen=True)
@@ -357,21 +367,22 @@ class _UnitRows:
 
     points: Tensor  # (n, d), the bias as one more column
     norm: Tensor  # (n,) float64, one for rows of zeros
-    unit: Tensor  # (n, d) points / norm
+    unit: Tensor  # (n, d) points / norm, or the points themselves where `inverse` is given
+    inverse: Tensor | None  # (n,) 1 / norm, still to be applied to products
     lifts: list[tuple[Tensor, Tensor]]  # the share of each layer's deviation that its weights and its bias give
     scale: Tensor  # (n,) the deviation of the output
     zero: Tensor
 
     def part(self, index: slice | Tensor) -> _UnitRows:
+        inverse = None if self.inverse is None else self.inverse[index]
         lifts = [(alpha[index], eta[index]) for alpha, eta in self.lifts]
-        return _UnitRows(
-            self.points[index], self.norm[index], self.unit[index], lifts, self.scale[index], self.zero[index]
-        )
+        rows = (self.points[index], self.norm[index], self.unit[index])
+        return _UnitRows(*rows, inverse, lifts, self.scale[index], self.zero[index])
 
     def double(self) -> _UnitRows:
         lifts = [(alpha.double(), eta.double()) for alpha, eta in self.lifts]
         unit = self.points.double() / self.norm[:, None]
-        return _UnitRows(self.points, self.norm, unit, lifts, self.scale.double(), self.zero)
+        return _UnitRows(self.points, self.norm, unit, None, lifts, self.scale.double(), self.zero)
 
     def shaped(self, *shape: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The scale and the lifts, in a shape that broadcasts against the pairs."""
@@ -400,12 +411,10 @@ def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
 
 
 class _InPlace:
-    """The same without bias, on a CPU: into the cosines themselves and three strips that are used again.
+    """`_cosines_into` operation by operation on a CPU, in three strips that are used again.
 
-    Ten times faster than `_evaluate`: a temporary of a strip's size comes fresh from the system each time, and touching
-    new pages costs more than arithmetic; and there are half as many operations, after each of which threads wait for
-    each other. It carries cosines, which is as good where pairs near a cusp are done apart: below cos θ = 0.98 an angle
-    loses less than 1e-6, and angles shrink slowly, as 3π / layer. Entries of near pairs may come out as NaN.
+    Ten times faster than with temporaries: one of a strip's size comes fresh from the system each time, and touching
+    new pages costs more than arithmetic. Few operations, since threads wait for each other after every one.
     """
 
     def __init__(self, like: Tensor, grid: Grid) -> None:
@@ -433,6 +442,11 @@ class _InPlace:
         (theta if tangent else theta.copy_(c)).mul_(x[0]).mul_(y[0])
 
 
+def _is_tame(k: Tensor) -> bool:
+    size = k[k > 0]
+    return len(size) == 0 or (float(size.min()) > 1e-15 and float(size.max()) < 1e15)
+
+
 def _can_fuse(out: Tensor) -> bool:
     return has_half_units(out) and importlib.util.find_spec("triton") is not None
 
@@ -441,9 +455,25 @@ def _evaluate_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
     cosines.copy_(_evaluate(1 - cosines, 1 + cosines, x, y, depth, dual, tangent))
 
 
+def _cosines_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> None:
+    """The same without bias, on cosines, for pairs that are not near a cusp.
+
+    Below cos θ = 0.98 an angle loses less than 1e-6 in float32, and angles shrink slowly, as 3π / layer. Entries of
+    near pairs may come out as NaN: they are done apart.
+    """
+    bend, straight = dual.bend / math.pi, dual.slope / dual.gain
+    theta = c = cosines
+    for _ in range(depth):
+        angle = torch.acos(c) - math.pi
+        sine = torch.sqrt(1 - c * c)
+        c = (straight * c + bend * (sine - angle * c)).clamp_max(1)
+        theta = c + theta * (straight - bend * angle)
+    cosines.copy_((theta if tangent else c) * x[0] * y[0])
+
+
 @functools.cache
-def _compiled() -> Callable[..., None]:
-    return torch.compile(_evaluate_into, dynamic=True)
+def _compiled(biased: bool) -> Callable[..., None]:
+    return torch.compile(_evaluate_into if biased else _cosines_into, dynamic=True)
 
 
 @dataclass(frozen=True)
