@@ -66,10 +66,10 @@ class MLPPlan(Plan):
         For the trace, the last layer's Σ_i W_mi² factors out of the sum over outputs: one signal √(Σ_i W_mi²) φ' a
         row instead of c. Deeper layers mix the units, so they keep c signals.
         """
-        shown = W.norm(dim=1)[None] if self.kind is Kind.TRACE else W.mT
-        yield slopes[-1][:, None] * (scales[-1] * shown)
-        if len(V) > 1:
+        if len(V) > 1 or self.kind is not Kind.TRACE:
             signal = slopes[-1][:, None] * (scales[-1] * W.mT)
+        # In place: nobody reads these slopes again, and a wide layer's are the largest thing here.
+        yield slopes[-1].mul_(scales[-1] * W.norm(dim=1))[:, None] if self.kind is Kind.TRACE else signal
         for index in reversed(range(len(V) - 1)):
             signal = (signal @ V[index + 1]) * (scales[index] * slopes[index][:, None])
             yield signal

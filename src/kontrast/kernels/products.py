@@ -17,7 +17,7 @@ from kontrast._types import Tensor
 SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
 PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores
 LONG_PIECE = 512  # the same, at most, for products with a long inner axis, of which each piece is a small part
-WORTH_IT = 2**32  # multiplications below which splitting costs more than it saves
+WORTH_IT = 2**34  # multiplications below which splitting costs more than it saves
 
 
 def has_half_units(x: Tensor) -> bool:

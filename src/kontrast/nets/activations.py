@@ -76,7 +76,7 @@ def leaky_relu(slope: float = 0.01) -> Activation:
 ACTIVATIONS: dict[str, Activation] = {
     act.name: act
     for act in (
-        Activation("relu", torch.relu, lambda a: (a > 0).to(a.dtype), torch.zeros_like, smooth=False),
+        Activation("relu", torch.relu, lambda a: torch.heaviside(a, a.new_zeros(())), torch.zeros_like, smooth=False),
         Activation("tanh", torch.tanh, lambda a: 1 - torch.tanh(a) ** 2, _tanh_second, smooth=True),
         Activation("sigmoid", torch.sigmoid, _sigmoid_first, _sigmoid_second, smooth=True),
         Activation(
