@@ -903,3 +903,42 @@ def test_on_the_gpu_as_on_the_cpu(name: str) -> None:
     torch.testing.assert_close(empirical_ntk_trace(module, x).cpu(), trace, **close)
     if product is not None:
         torch.testing.assert_close(NTKOperator(module, x) @ torch.ones(6, on_cpu.shape[-1]), product, **close)
+
+
+class Experts(nn.Module):
+    """Rows choose their own layer, so that the first rows may not show what the later ones use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.first(row) if row[0] > 0 else self.second(row) for row in x])
+
+
+class LateScale(nn.Module):
+    """A parameter that only some rows use, by an operation of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(5, 3), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        late = x[:, :1] > 1
+        out: Tensor = self.layer(x)
+        return out + late * self.scale.exp() * x.sum(1, keepdim=True) if bool(late.any()) else out
+
+
+@pytest.mark.parametrize("make", [Experts, LateScale])
+@pytest.mark.parametrize("memory", [None, 3000])
+def test_parameters_that_only_later_rows_use(make: Callable[[], nn.Module], memory: int | None) -> None:
+    module, x = initialised(make(), 2), randn(8, 5, seed=3)
+    x[:2, 0], x[2:, 0] = -2, 2
+    expected = ntk.empirical_ntk(module, x, x)
+    torch.testing.assert_close(empirical_ntk(module, x, memory=memory), expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        empirical_ntk_trace(module, x, x[2:]), torch.einsum("nmii->nm", expected[:, 2:]), rtol=0, atol=1e-11
+    )
+    parts = empirical_ntk_components(module, x)
+    assert all(part.abs().max() > 0 for part in parts.values())
+    torch.testing.assert_close(sum(parts.values()), expected, rtol=0, atol=1e-11)

@@ -164,14 +164,28 @@ class RecordedPlan(Plan):
     def pieces(self, x: Tensor) -> dict[tuple[str, ...], Piece]:
         """By one forward pass, and backward passes or per-row Jacobians."""
         pieces: dict[tuple[str, ...], Piece] = {}
-        if self.groups:
+        if self.groups or self._unused:
             seen = record(lambda: self.network(x), self.network.parameters)
             check_output(self.network, seen.output, x)
-            if _signature(seen) != self.signature or seen.output.shape[1] != self.n_outputs:
+            if not self._holds_for(seen):
                 raise UnplannedError
             pieces |= _pieces(self, seen)
         gradients = jacobians(self.network, self.opaque, x, vmapped=self.vmapped) if self.opaque else {}
         return pieces | {(name,): Dense(gradient) for name, gradient in gradients.items()}
+
+    @property
+    def _unused(self) -> list[str]:
+        """Selected parameters that the planning rows did not use; they add nothing, as long as that stays so."""
+        used = {name for group in self.groups for name in group.names} | set(self.opaque)
+        return [name for name in self.network.selected if name not in used]
+
+    def _holds_for(self, seen: Record) -> bool:
+        """Whether these rows took the same course as the planning rows: a branch may use what those did not."""
+        if seen.output.shape[1] != self.n_outputs or (self.groups and _signature(seen) != self.signature):
+            return False
+        if (seen.opaque & set(self.network.selected)) - set(self.opaque):
+            return False
+        return not _reached(self.network, self._unused, seen)
 
 
 @dataclass(frozen=True)
@@ -191,7 +205,8 @@ def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> R
         return jacobian_plan(network, two.output.shape[1], two.activations // 2, x)
     uses = [i for i, use in enumerate(two.uses) if use.parameter in network.selected]
     opaque = one.opaque | two.opaque | {two.uses[i].parameter for i in uses if not _explained(two.uses[i], rows[i])}
-    opaque &= set(network.selected)
+    unseen = [name for name in network.selected if name not in opaque | {use.parameter for use in two.uses}]
+    opaque = (opaque | set(_reached(network, unseen, two))) & set(network.selected)
     ends = _ends(two, rows)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
     plan = RecordedPlan(
@@ -206,6 +221,16 @@ def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> R
         activations=two.activations // 2,
     )
     return plan if _witness_agrees(plan, two) else jacobian_plan(network, plan.n_outputs, plan.activations, x)
+
+
+def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
+    """Those of the parameters that the output depends on, whatever way the recorder did not see."""
+    if not names:
+        return []
+    wanted = [network.parameters[name] for name in names]
+    ones = torch.ones_like(seen.output)
+    gradients = torch.autograd.grad(seen.output, wanted, ones, retain_graph=True, allow_unused=True)
+    return [name for name, gradient in zip(names, gradients, strict=True) if gradient is not None]
 
 
 def observe(network: Network, x: Tensor, name: str) -> tuple[Record, Record]:
