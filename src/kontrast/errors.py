@@ -28,5 +28,5 @@ class ConvergenceError(KontrastError, ArithmeticError):
 def require_positive(**values: float) -> None:
     """Raise `InputError` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} must be a positive number, got {value}; pass a value above 0")

@@ -37,8 +37,8 @@ def budget_bytes(memory: float | None, device: torch.device) -> int:
     """The user's budget in bytes, or a share of what is free."""
     if memory is None:
         return int(SHARE * free_bytes(device))
-    if not memory > 0:
-        raise InputError(f"memory must be a number of bytes above 0, got {memory}; leave it out to use what is free")
+    if not isinstance(memory, int | float) or not memory > 0:
+        raise InputError(f"memory must be a number of bytes above 0, got {memory!r}; leave it out to use what is free")
     return int(memory)
 
 

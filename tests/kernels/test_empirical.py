@@ -741,7 +741,7 @@ NAN = torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, float("nan")]])
         (NET, 1 / torch.zeros(2, 4), "x holds NaN or infinite numbers, first in row 0"),
         (NET, X.double(), r"x is torch.float64 on cpu but the net is torch.float32 on cpu; convert with x.to\(device="),
         (NET, X.to("meta"), r"x is torch.float32 on meta but the net is torch.float32 on cpu"),
-        (NET, [[1.0]], "x must be a tensor of rows .*, got list"),
+        (NET, [[1.0]], "x must be a tensor of real rows .*, got list"),
         (
             _half(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))),
             X,
@@ -942,3 +942,56 @@ def test_parameters_that_only_later_rows_use(make: Callable[[], nn.Module], memo
     parts = empirical_ntk_components(module, x)
     assert all(part.abs().max() > 0 for part in parts.values())
     torch.testing.assert_close(sum(parts.values()), expected, rtol=0, atol=1e-11)
+
+
+def test_a_layer_that_works_in_place_on_its_input() -> None:
+    module = initialised(nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(5, 3)), 1)
+    x = randn(6, 5, seed=4)
+    kept, expected = x.clone(), ntk.empirical_ntk(nn.Sequential(nn.LeakyReLU(0.1), module[1]), x, x)
+    torch.testing.assert_close(empirical_ntk(module, x), expected, rtol=0, atol=1e-11)
+    trace = torch.einsum("nmii->nm", expected)
+    torch.testing.assert_close(empirical_ntk_mean(module, x), trace / 3, rtol=0, atol=1e-11)
+    v = randn(6, 3, seed=5)
+    torch.testing.assert_close(NTKOperator(module, x) @ v, torch.einsum("nmij,mj->ni", expected, v), rtol=0, atol=1e-10)
+    assert torch.equal(x, kept)
+
+
+def test_the_operator_on_vectors_of_other_kinds() -> None:
+    module, x = initialised(nn.Linear(5, 3), 1), randn(4, 5)
+    operator = NTKOperator(module, x)
+    exact = operator @ torch.ones(12, dtype=torch.float64)
+    torch.testing.assert_close(operator @ torch.ones(12, dtype=torch.long), exact)
+    np.testing.assert_allclose(operator @ np.ones(12, dtype=int), exact.numpy())
+    assert (operator @ torch.ones(12, dtype=torch.float32)).dtype == torch.float32
+    assert (operator @ torch.empty(12, 0, dtype=torch.float64)).shape == (12, 0)
+    with pytest.raises(InputError, match="v must be real, got complex numbers"):
+        operator @ torch.ones(12, dtype=torch.complex128)
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (1 + 2j)
+
+
+@pytest.mark.parametrize(
+    "module, options, message",
+    [
+        (lambda x: x, {}, "module must be an nn.Module, got function"),
+        (nn.Linear(5, 3), {"only": [1]}, "only must hold names of parameters, got 1"),
+        (nn.Linear(5, 3), {"memory": "1GB"}, "memory must be a number of bytes above 0, got '1GB'"),
+        (nn.Linear(5, 3, dtype=torch.complex64), {}, "must be real floats, but weight is torch.complex64"),
+        (Complex(), {}, "Complex returns complex numbers"),
+    ],
+)
+def test_mistakes_of_kind_are_told(module: nn.Module, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        empirical_ntk(module, torch.ones(2, 5), **options)
+
+
+def test_complex_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="x must be a tensor of real rows"):
+        empirical_ntk(nn.Linear(5, 3), torch.ones(2, 5, dtype=torch.complex64))

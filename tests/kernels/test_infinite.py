@@ -273,6 +273,9 @@ def test_compiled_equals_eager() -> None:
     [
         ({"depth": 0}, "depth must be a whole number of at least 1 hidden layer, got 0"),
         ({"depth": 1.5}, "depth must be a whole number"),
+        ({"depth": True}, "depth must be a whole number"),
+        ({"weight_std": "a"}, "weight_std must be a positive number, got a"),
+        ({"bias_std": "x"}, "bias_std must be a number of at least 0, got 'x'"),
         ({"activation": "swoosh"}, "activation must be one of relu, .* got 'swoosh'"),
         ({"weight_std": 0.0}, "weight_std must be a positive number"),
         ({"bias_std": -1.0}, "bias_std must be a number of at least 0, got -1.0"),
@@ -298,7 +301,7 @@ def test_rows_that_cannot_work() -> None:
         (good, good[:0], "y must be .* at least one row"),
         (good[0], None, r"x must be \(n, d\).* got shape \(3,\)"),
         (good.long(), None, "x must be a float32 or float64 tensor, got torch.int64"),
-        (good.numpy(), None, "x must be a float32 or float64 tensor, got ndarray"),
+        (good.numpy(), None, r"x must be a float32 or float64 tensor, got ndarray; convert with torch.tensor"),
     ):
         with pytest.raises(InputError, match=message):
             infinite_ntk(x, y)  # type: ignore[arg-type]
@@ -325,3 +328,29 @@ def test_the_gpu_agrees_with_the_cpu_at_hard_inputs(activation: str, bias_std: f
     near = 1 + 0.01 * randn(300, 40, dtype=torch.float32)
     exact = infinite_ntk(near.double(), depth=2)
     assert ((infinite_ntk(near.cuda(), depth=2).cpu() - exact).abs() / exact).max() <= 1e-6
+
+
+def test_activations_without_moments_are_refused() -> None:
+    x = randn(3, 4)
+    with pytest.raises(InputError, match=r"has no finite E\[φ²\] or E\[φ'²\] at a deviation of"):
+        infinite_ntk(3 * x, activation=lambda a: torch.exp(a * a))
+    with pytest.raises(InputError, match="has no finite"):
+        infinite_ntk(torch.zeros(2, 4, dtype=torch.float64), activation=lambda a: a.abs().sqrt())
+
+
+def test_a_kernel_that_overflows_is_refused_not_returned() -> None:
+    x = randn(3, 4, dtype=torch.float32)
+    with pytest.raises(InputError, match=r"the kernel reaches .*, more than torch.float32 holds"):
+        infinite_ntk(1e30 * x)
+    with pytest.raises(InputError, match=r"more than torch.float32 holds"):
+        infinite_nngp(x, 1e25 * x, weight_std=100.0, depth=10)
+    assert torch.isfinite(infinite_ntk(1e30 * x.double())).all()
+
+
+def test_piecewise_functions_come_close_to_their_closed_form() -> None:
+    x = randn(4, 3)
+    net = InfiniteNetwork(1, lambda a: torch.where(a > 0, a, 0.3 * a))
+    bound = net.quadrature_error(x)
+    exact = InfiniteNetwork(1, "leaky_relu:0.3")
+    assert (net.nngp(x) - exact.nngp(x)).abs().max() <= bound.value * exact.nngp(x).diagonal().max()
+    assert (net.ntk(x) - exact.ntk(x)).abs().max() <= (bound.value + bound.slope) * exact.ntk(x).diagonal().max()

@@ -196,3 +196,21 @@ def test_a_large_pair_is_never_copied_whole(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**22 < 8 * n * n / 4
+
+
+def test_entries_beyond_squares_and_things_that_are_no_matrices() -> None:
+    K = torch.eye(3, dtype=torch.float64) + 1
+    for scale in (1e200, 1e-200):
+        with pytest.raises(InputError, match="largest entry first"):
+            linalg.participation_ratio(scale * K)
+    with pytest.raises(InputError, match="too large to square"):
+        linalg.kernel_alignment(1e200 * K, K)
+    for measure in (linalg.kernel_alignment, linalg.cka, linalg.kernel_drift):
+        with pytest.raises(InputError, match="must be a matrix, got list"):
+            measure(K.tolist(), K)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"must be real, got torch.complex128"):
+            measure(K.to(torch.complex128), K)
+    with pytest.raises(InputError, match="must be a matrix, an object with shape and @, or a function, got list"):
+        linalg.top_eigenpairs(K.tolist(), 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="ridge must be a finite number of at least 0, got 'a'"):
+        linalg.ridge_solve(K, K[:, 0], ridge="a")  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -69,3 +71,42 @@ def test_a_function_with_a_known_name_is_not_taken_for_the_known_one() -> None:
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(InputError, match="or a function of a tensor, got 3"):
         activation_from(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "function, first",
+    [
+        (lambda a: torch.where(a > 0, a, 0.1 * a), [0.1, 1.0]),
+        (lambda a: a.clamp(-1, 1), [0.0, 1.0]),
+        (lambda a: 2 * a, [2.0, 2.0]),
+        (torch.sign, [0.0, 0.0]),
+        (torch.ones_like, [0.0, 0.0]),
+        (lambda a: a.relu_(), [0.0, 1.0]),
+    ],
+)
+def test_functions_in_pieces_have_their_slopes(
+    function: Callable[[torch.Tensor], torch.Tensor], first: list[float]
+) -> None:
+    act, points = activation_from(function), torch.tensor([-2.0, 0.5], dtype=torch.float64)
+    kept = points.clone()
+    assert act.first(points).tolist() == first
+    assert act.second(points).tolist() == [0, 0]
+    assert torch.equal(act(points), function(kept.clone()))
+    assert torch.equal(points, kept), "an activation that works in place must not reach the caller's tensor"
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (lambda a: 1.0, r"makes float of float64 of shape \(3,\)"),
+        (lambda a: a.sum(), r"makes torch.float64 of shape \(\)"),
+        (lambda a: a.float(), "makes torch.float32 of shape"),
+        (lambda a: (a, a), "makes tuple"),
+        (lambda a, b: a, "fails on a float64 tensor: .*missing 1 required positional argument"),
+        (torch.nn.ReLU, "makes ReLU of float64"),
+        (torch.nn.PReLU(), "fails on a float64 tensor"),
+    ],
+)
+def test_functions_that_are_not_pointwise_are_refused(function: Callable[..., object], message: str) -> None:
+    with pytest.raises(InputError, match=f"activation .*{message}"):
+        activation_from(function)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from kontrast._types import Tensor
+from kontrast.errors import InputError
 from kontrast.nets import Activation, activation_from
 
 Covariances = tuple[Tensor, Tensor]  # F and its slope Ḟ
@@ -174,7 +175,13 @@ class HermiteSeries:
     def diagonal(self, k: Tensor) -> Covariances:
         """E[φ(u)²] and E[φ'(u)²] for variance k."""
         value, slope, weights = self._on_nodes(k)
-        return (value * value) @ weights[:, 0], (slope * slope) @ weights[:, 0]
+        squares = (value * value) @ weights[:, 0], (slope * slope) @ weights[:, 0]
+        if not all(bool(torch.isfinite(square).all()) for square in squares):
+            raise InputError(
+                f"activation {self.activation.name} has no finite E[φ²] or E[φ'²] at a deviation of "
+                f"{float(k.detach().max()) ** 0.5:.3g}; scale x down or take one that grows more slowly"
+            )
+        return squares
 
     def rows(self, k: Tensor) -> Tensor:
         """Each row's coefficients (n, 2·(order + 4)): √k, E φ', E φ'' and those of φ, then of φ'."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -293,6 +294,8 @@ def network_of(
     module: nn.Module, parameters: Mapping[str, Tensor] | None = None, only: Iterable[str] | None = None
 ) -> Network:
     """The module as a pure function of the parameters asked for; refuses what has no tangent kernel."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"module must be an nn.Module, got {type(module).__name__}; wrap a function in a module")
     own = dict(module.named_parameters())
     what = type(module).__name__
     if not own:
@@ -303,6 +306,8 @@ def network_of(
     point = own if parameters is None else _at_point(own, parameters)
     first = next(iter(point.values()))
     for name, p in point.items():
+        if not p.is_floating_point():
+            raise InputError(f"the parameters of {what} must be real floats, but {name} is {p.dtype}")
         if p.dtype != first.dtype or p.device != first.device or not p.is_floating_point():
             raise InputError(
                 f"the parameters of {what} must share one floating-point type and one device, but {name} is {p.dtype} "
@@ -313,16 +318,18 @@ def network_of(
 
 
 def _differentiable(module: nn.Module) -> PureFunction:
-    """The module as a pure function; recurrent layers without cuDNN, which has no derivative in eval mode."""
+    """The module as a pure function, of a copy of x since its first layer may work in place.
+
+    Recurrent layers go without cuDNN, which has no derivative in eval mode.
+    """
     function = pure_function(module)
-    if not any(isinstance(part, nn.RNNBase) for part in module.modules()):
-        return function
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
 
-    def without_cudnn(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        with torch.backends.cudnn.flags(enabled=False):
-            return function(parameters, x)
+    def on_a_copy(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
+            return function(parameters, x.clone())
 
-    return without_cudnn
+    return on_a_copy
 
 
 def _at_point(own: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -344,6 +351,8 @@ def _selected(own: Mapping[str, Tensor], only: Iterable[str] | None) -> tuple[st
         return tuple(trained)
     wanted = [only] if isinstance(only, str) else list(only)
     for given in wanted:
+        if not isinstance(given, str):
+            raise InputError(f"only must hold names of parameters, got {given!r}; there are {list(own)}")
         if not any(_matches(name, given) for name in own):
             raise InputError(f"only names {given!r}, which is no parameter nor a prefix of one; there are {list(own)}")
     chosen = tuple(name for name in trained if any(_matches(name, given) for given in wanted))
@@ -377,8 +386,9 @@ _RANDOM = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 def check_rows(name: str, rows: Tensor, network: Network) -> Tensor:
     """The rows as the network can take them, without gradients."""
     like = network.like
-    if not isinstance(rows, Tensor):
-        raise InputError(f"{name} must be a tensor of rows (n, …), got {type(rows).__name__}")
+    if not isinstance(rows, Tensor) or rows.is_complex():
+        given = "complex numbers" if isinstance(rows, Tensor) else type(rows).__name__
+        raise InputError(f"{name} must be a tensor of real rows (n, …), got {given}")
     if rows.ndim == 0 or rows.numel() == 0:
         raise InputError(f"{name} must hold at least one row, got shape {tuple(rows.shape)}")
     if rows.device != like.device or (rows.is_floating_point() and rows.dtype != like.dtype):

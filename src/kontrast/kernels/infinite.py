@@ -45,12 +45,12 @@ class InfiniteNetwork:
     input_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.depth, int) or self.depth < 1:
+        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
             raise InputError(f"depth must be a whole number of at least 1 hidden layer, got {self.depth!r}")
         assert self._activation  # refuses an unknown one now
         require_positive(weight_std=self.weight_std, input_scale=self.input_scale)
-        if not (math.isfinite(self.bias_std) and self.bias_std >= 0):
-            raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std}")
+        if not isinstance(self.bias_std, int | float) or not (math.isfinite(self.bias_std) and self.bias_std >= 0):
+            raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std!r}")
 
     def ntk(self, x: Tensor, y: Tensor | None = None, *, compile: bool = False) -> Tensor:
         """The tangent kernel (n, m); see `infinite_ntk`."""
@@ -130,11 +130,21 @@ class InfiniteNetwork:
         if torch.is_grad_enabled() and (x.requires_grad or y_.requires_grad):
             return route.differentiable(at_x, at_y).to(x.dtype)
         with torch.no_grad():
+            if isinstance(dual, Homogeneous):
+                self._refuse_overflow(max(float(k.max()) for _, k in (at_x, at_y)), tangent, x.dtype)
             out = x.new_empty(x.shape[0], y_.shape[0])
             route.fill(out, at_x, at_y, symmetric=y is None)
             if y is None:
                 out.diagonal().copy_(self._diagonal(k_x, tangent=tangent))
         return out
+
+    def _refuse_overflow(self, largest: float, tangent: bool, dtype: torch.dtype) -> None:
+        """No entry is larger than the largest on the diagonal."""
+        top = float(self._diagonal(torch.tensor([largest], dtype=torch.float64), tangent=tangent))
+        if not top <= torch.finfo(dtype).max:
+            raise InputError(
+                f"the kernel reaches {top:.1e}, more than {dtype} holds; scale x or weight_std down, or use float64"
+            )
 
 
 @dataclass(frozen=True)
@@ -528,8 +538,8 @@ def _chunks(x: Tensor) -> tuple[Tensor, ...]:
 def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
     """The rows (n, d) of an argument, or an error that names it."""
     if not isinstance(x, Tensor) or x.dtype not in NEAR:
-        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"{name} must be a float32 or float64 tensor, got {given}; convert with {name}.float()")
+        given, fix = (x.dtype, f"{name}.float()") if isinstance(x, Tensor) else (type(x).__name__, "torch.tensor(…)")
+        raise InputError(f"{name} must be a float32 or float64 tensor, got {given}; convert with {fix}")
     if x.ndim < 2 or 0 in x.shape:
         raise InputError(f"{name} must be (n, d) with at least one row and one column, got shape {tuple(x.shape)}")
     x = x.flatten(1)

@@ -67,13 +67,17 @@ class NTKOperator:
         return self._network.like.device
 
     def __matmul__(self, v: Any) -> Any:
-        """K v, of the shape, kind and number type of v, computed in the module's."""
+        """K v, of the shape, kind and float type of v (the module's for integers), computed in the module's."""
         like = self._network.like
-        if isinstance(v, np.ndarray):
-            return self._product(torch.as_tensor(v).to(like)).numpy(force=True).astype(v.dtype, copy=False)
-        if not isinstance(v, Tensor):
+        if not isinstance(v, Tensor | np.ndarray):
             raise InputError(f"v must be a tensor or a numpy array, got {type(v).__name__}")
-        return self._product(v.to(like)).to(v)
+        given = torch.as_tensor(v)
+        if given.is_complex():
+            raise InputError("v must be real, got complex numbers; multiply its real and imaginary parts apart")
+        product = self._product(given.to(like)).to(
+            given.device, given.dtype if given.is_floating_point() else like.dtype
+        )
+        return product.numpy(force=True) if isinstance(v, np.ndarray) else product
 
     def matvec(self, v: NDArray[Any]) -> Any:
         """K v for one vector; scipy's name."""
@@ -91,6 +95,8 @@ class NTKOperator:
         n, c = self.n_rows, self.n_outputs
         if v.shape != (n, c) and (v.ndim not in (1, 2) or v.shape[0] != n * c):
             raise InputError(f"v must be ({n * c},), ({n * c}, k) or ({n}, {c}), got shape {tuple(v.shape)}")
+        if v.numel() == 0:
+            return v
         columns = v.detach().reshape(n, c, -1)
         # Fused attention has no forward-mode derivative; the plain formula has.
         with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):

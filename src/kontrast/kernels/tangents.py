@@ -266,6 +266,8 @@ def check_output(network: Network, output: Tensor, x: Tensor) -> None:
             f"{network.name} must return (n, c), one row of c >= 1 outputs for each row of x, "
             f"got shape {tuple(output.shape)} for {x.shape[0]} rows; {fix}"
         )
+    if output.is_complex():
+        raise InputError(f"{network.name} returns complex numbers; return their real and imaginary parts as outputs")
     if not output.requires_grad:
         raise InputError(
             f"the output of {network.name} has no gradient with respect to its parameters; "

@@ -95,6 +95,11 @@ def as_operator(
     """
     if isinstance(operator, Operator):
         return operator
+    if not callable(operator) and not hasattr(operator, "shape"):
+        raise InputError(
+            f"{name} must be a matrix, an object with shape and @, or a function, got {type(operator).__name__}; "
+            f"convert it with torch.tensor(…)"
+        )
     if callable(operator) and not hasattr(operator, "shape"):
         if n is None:
             raise InputError(f"{name} is a function, which does not know its size; pass n=...")
@@ -117,7 +122,16 @@ def _device(device: torch.device | str | None) -> torch.device:
     return torch.empty(0, device="cpu" if device is None else device).device
 
 
+def require_real_matrix(matrix: Any, name: str) -> None:
+    """Refuse what has no shape, and complex numbers, of which only half would be seen."""
+    if not hasattr(matrix, "shape"):
+        raise InputError(f"{name} must be a matrix, got {type(matrix).__name__}; convert it with torch.tensor(…)")
+    if "complex" in str(getattr(matrix, "dtype", "")):
+        raise InputError(f"{name} must be real, got {matrix.dtype}; take its real part")
+
+
 def _size_of(operator: Any, n: int | None, name: str) -> int:
+    require_real_matrix(operator, name)
     shape = tuple(operator.shape)
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
         raise InputError(f"{name} must be square and not empty, got shape {shape}")

@@ -12,7 +12,7 @@ import torch
 from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.linalg.eigen import extreme_eigenvalues
-from kontrast.linalg.operators import Matrix, require_symmetric, resolution
+from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution
 from kontrast.memory import rows_that_fit
 
 STRIP_BYTES = 2**26  # strips beyond this gain no speed and cost memory
@@ -105,9 +105,12 @@ def participation_ratio(K: Matrix, *, memory: float | None = None) -> float:
     for start, (strip,) in _strips([K], memory, names=("K",)):
         trace += float(strip.diagonal(start).sum())
         square += float(strip.square().sum())
-    if square == 0:
-        raise InputError("K is zero everywhere, so it has no rank to measure")
-    return trace**2 / square
+    if square == 0 or not math.isfinite(square):
+        raise InputError(
+            "K is zero everywhere, or its entries are too small or too large to square; "
+            "divide it by its largest entry first"
+        )
+    return (trace / math.sqrt(square)) ** 2
 
 
 def entropy_rank(eigenvalues: Tensor) -> float:
@@ -174,6 +177,8 @@ def _strips(
 
 
 def _require_pair(a: Matrix, b: Matrix, *, names: tuple[str, str] = ("K1", "K2")) -> None:
+    for matrix, name in zip((a, b), names, strict=True):
+        require_real_matrix(matrix, name)
     if a.ndim != 2 or tuple(a.shape) != tuple(b.shape) or 0 in a.shape:
         raise InputError(
             f"{names[0]} and {names[1]} must be two matrices of one shape, over the same points in the same order, "
@@ -184,6 +189,8 @@ def _require_pair(a: Matrix, b: Matrix, *, names: tuple[str, str] = ("K1", "K2")
 def _cosine(sums: Tensor, reason: str) -> float:
     """The cosine from the sums (⟨a, b⟩, ‖a‖², ‖b‖²)."""
     product, a, b = sums.tolist()
+    if not all(map(math.isfinite, (product, a, b))):
+        raise InputError("the entries are too large to square; divide the kernels by their largest entry first")
     if a == 0 or b == 0:
         raise InputError(f"the alignment is undefined: {reason}")
     return float(product / (math.sqrt(a) * math.sqrt(b)))

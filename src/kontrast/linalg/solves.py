@@ -145,8 +145,8 @@ def _checked_targets(A: Operator, targets: Tensor, ridge: float, *, name: str = 
         )
     if not torch.isfinite(targets).all():
         raise InputError("targets hold NaN or infinite values; leave those rows out")
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"{name} must be a finite number of at least 0, got {ridge}")
+    if not isinstance(ridge, int | float) or not (math.isfinite(ridge) and ridge >= 0):
+        raise InputError(f"{name} must be a finite number of at least 0, got {ridge!r}")
     return targets.reshape(A.n, -1)
 
 

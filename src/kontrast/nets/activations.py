@@ -115,10 +115,33 @@ def _slope_of(function: Pointwise) -> Pointwise:
     def slope(a: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = a if a.requires_grad else a.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(function(leaf).sum(), leaf, create_graph=True, materialize_grads=True)
+            value = function(leaf)
+            if not value.requires_grad:  # constant pieces
+                return torch.zeros_like(a)
+            (gradient,) = torch.autograd.grad(value.sum(), leaf, create_graph=True, materialize_grads=True)
         return gradient if a.requires_grad else gradient.detach()
 
     return slope
+
+
+def _checked(function: Pointwise, name: str) -> Pointwise:
+    """The function on copies, as it may work in place; refuses one that is not pointwise in float64."""
+
+    def value(a: Tensor) -> Tensor:
+        return function(a.clone())
+
+    probe = torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64)
+    wanted = "it must take a tensor of any float type and return one of the same shape and type"
+    try:
+        found = value(probe)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise InputError(
+            f"activation {name} fails on a float64 tensor: {str(error).splitlines()[0]}; {wanted}"
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != probe.shape or found.dtype != probe.dtype:
+        given = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"activation {name} makes {given} of float64 of shape (3,); {wanted}")
+    return value
 
 
 def activation_from(activation: str | Activation | Pointwise) -> Activation:
@@ -133,9 +156,10 @@ def activation_from(activation: str | Activation | Pointwise) -> Activation:
             raise InputError(
                 f"activation must be one of {', '.join(ACTIVATIONS)} or a function of a tensor, got {activation!r}"
             )
-        first = _slope_of(activation)
         name = getattr(activation, "__name__", type(activation).__name__) + "()"  # never the name of one known here
-        return Activation(name, activation, first, _slope_of(first), smooth=False)
+        value = _checked(activation, name)
+        first = _slope_of(value)
+        return Activation(name, value, first, _slope_of(first), smooth=False)
     name, _, argument = activation.partition(":")
     if name == "leaky_relu" and argument:
         try:
