@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -354,3 +355,40 @@ def test_piecewise_functions_come_close_to_their_closed_form() -> None:
     exact = InfiniteNetwork(1, "leaky_relu:0.3")
     assert (net.nngp(x) - exact.nngp(x)).abs().max() <= bound.value * exact.nngp(x).diagonal().max()
     assert (net.ntk(x) - exact.ntk(x)).abs().max() <= (bound.value + bound.slope) * exact.ntk(x).diagonal().max()
+    assert bound.integral == 0, "a kink at zero lies in the middle between two nodes"
+    assert all(InfiniteNetwork(1, act).quadrature_error(5 * x).integral == 0 for act in ("tanh", "gelu", "softplus"))
+
+
+@pytest.mark.parametrize("norm", [0.7, 1.3, 2.9])
+@pytest.mark.parametrize("cosine", [0.3, 0.9, 1.0])
+def test_kinks_away_from_zero_are_in_the_stated_error(norm: float, cosine: float) -> None:
+    """hardtanh: E[φ'φ'] is the chance that both |u|, |v| < 1, E[φ φ] an integral, both to 1e-8 by scipy."""
+    net = InfiniteNetwork(1, F.hardtanh)
+    x = norm * torch.tensor([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]], dtype=torch.float64)
+    bound = net.quadrature_error(x)
+    assert 1e-4 < bound.integral < 0.05
+    inside = stats.multivariate_normal(
+        cov=[[norm**2, cosine * norm**2], [cosine * norm**2, norm**2]], allow_singular=True
+    )
+    corners = inside.cdf([1, 1]) - inside.cdf([1, -1]) - inside.cdf([-1, 1]) + inside.cdf([-1, -1])
+    diagonal = stats.norm.cdf(1 / norm) - stats.norm.cdf(-1 / norm)
+    exact_slope = diagonal if cosine == 1 else corners
+    slope = (net.ntk(x) - net.nngp(x))[0, 1] / float(x[0] @ x[1])
+    assert abs(float(slope) - exact_slope) <= (bound.slope * cosine**bound.order + bound.integral) * diagonal + 1e-5
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("activation", HOMOGENEOUS)
+def test_a_zero_row_has_no_pull_on_the_others(activation: str, depth: int) -> None:
+    """K(x, 0) = 0 for every x, so its gradient in x is zero, also where both points ask for gradients."""
+    x = randn(3, 4, seed=9)
+    x[1] = 0
+    x.requires_grad_()
+    for K in (
+        infinite_ntk(x, depth=depth, activation=activation),
+        infinite_ntk(x, x, depth=depth, activation=activation),
+    ):
+        (gradient,) = torch.autograd.grad(K[0, 1], x, retain_graph=True)
+        assert gradient[0].abs().max() < 1e-14
+        assert gradient[1].abs().max() > 0.1
+        assert K[0, 1] == 0

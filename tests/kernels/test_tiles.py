@@ -13,9 +13,11 @@ from hypothesis.strategies import integers, sampled_from
 from torch import Tensor
 
 from kontrast.errors import InputError, StoreError
-from kontrast.kernels import InfiniteNetwork, empirical_ntk_trace, infinite_ntk, tiled
+from kontrast.kernels import InfiniteNetwork, empirical_ntk, empirical_ntk_trace, infinite_ntk, tiled
 from kontrast.nets import MLP
 from tests.cases import randn
+
+PROBE = 16 * 16  # entries that tell one kernel from another
 
 
 class Counting:
@@ -53,7 +55,7 @@ def test_strips_of_any_height_give_the_matrix(n: int, m: int, rows: int, dtype: 
 def test_a_symmetric_matrix_costs_half() -> None:
     kernel, x = Counting(), randn(100, 3)
     tiled(kernel, x, memory=row_bytes(100, 10))
-    assert kernel.entries == 100 * 110 // 2
+    assert kernel.entries == 100 * 110 // 2 + PROBE
 
 
 def test_the_tangent_kernel_of_a_network_in_strips() -> None:
@@ -78,7 +80,7 @@ def test_a_file_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "K.npy.json").read_text())["rows_done"] == 20
     resumed = Counting()
     K = tiled(resumed, x, out=path, memory=memory)
-    assert resumed.entries == 16 + 30 * 30 - (10 * 20 + 10 * 10), "done strips were computed again"
+    assert resumed.entries == PROBE + 30 * 30 - (10 * 20 + 10 * 10), "done strips were computed again"
     expected = tiled(Counting(), x, memory=memory)
     assert torch.equal(K, expected)
     assert np.array_equal(np.load(path), expected.numpy())
@@ -148,7 +150,7 @@ def test_bad_destinations_and_budgets(options: dict[str, Any], message: str) -> 
 
 
 def test_no_rows_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="x has no rows"):
+    with pytest.raises(InputError, match=r"x must be a tensor with at least one row, got shape \(0, 4\)"):
         tiled(infinite_ntk, randn(0, 4))
     monkeypatch.setattr("kontrast.kernels.tiles.free_bytes", lambda device: 100)
     with pytest.raises(InputError, match=r"needs 0.0 GiB .* give a file, out='kernel.npy'"):
@@ -164,3 +166,66 @@ def test_from_the_gpu_into_host_memory() -> None:
     tiled(kernel, x.cuda(), out=host, memory=row_bytes(300, 64, torch.float32))
     assert not host.is_cuda
     torch.testing.assert_close(host, kernel(x), rtol=2e-6, atol=1e-5)
+
+
+def test_integer_rows_give_the_kernels_own_numbers(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Embedding(9, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2)).double()
+    x = torch.randint(0, 9, (20, 4), generator=torch.Generator().manual_seed(0))
+    kernel = partial(empirical_ntk_trace, net)
+    for K in (tiled(kernel, x), tiled(kernel, x, out=tmp_path / "K.npy")):
+        assert K.dtype == torch.float64
+        torch.testing.assert_close(K, kernel(x))
+
+
+def test_a_damaged_file_is_told_not_believed(tmp_path: Path) -> None:
+    path, note, x = tmp_path / "K.npy", tmp_path / "K.npy.json", randn(30, 4)
+    tiled(infinite_ntk, x, out=path)
+    good, state = path.read_bytes(), json.loads(note.read_text())
+
+    def refused(message: str) -> None:
+        with pytest.raises(StoreError, match=message):
+            tiled(infinite_ntk, x, out=path)
+
+    for rows_done in (-5, 999):
+        note.write_text(json.dumps({**state, "rows_done": rows_done}))
+        refused(f"K.npy.json is damaged .rows_done is {rows_done}")
+    note.write_text(json.dumps(state))
+    path.write_bytes(good[:-800])
+    refused("should hold .* bytes for")
+    np.save(path, np.zeros((3, 3)))
+    refused(r"should hold \[30, 30\] of float64 but has .* bytes for \[3, 3\] of float64")
+    path.write_bytes(b"no array at all, but longer than a header")
+    refused("K.npy is damaged")
+    path.write_bytes(good)
+    assert torch.equal(tiled(infinite_ntk, x, out=path), infinite_ntk(x))
+
+
+def test_a_kernel_that_differs_on_few_rows_is_told_apart(tmp_path: Path) -> None:
+    x = randn(200, 4)
+
+    def other(a: Tensor, b: Tensor | None = None) -> Tensor:
+        K = infinite_ntk(a, b)
+        return K + (a[:, :1] > 1.0) * (((a if b is None else b)[:, :1] > 1.0).mT)
+
+    tiled(infinite_ntk, x, out=tmp_path / "K.npy")
+    with pytest.raises(StoreError, match="holds another kernel"):
+        tiled(other, x, out=tmp_path / "K.npy")
+
+
+def test_kernels_and_buffers_that_cannot_work() -> None:
+    x, net = randn(6, 4), MLP(4, 8, 3, dtype=torch.float64)
+    with pytest.raises(InputError, match=r"kernel must return \(6, 6\) floats .* take empirical_ntk_trace"):
+        tiled(partial(empirical_ntk, net), x)
+    with pytest.raises(InputError, match=r"kernel must return \(6, 6\) floats for 6 and 6 rows, got float"):
+        tiled(lambda a, b=None: 1.0, x)  # type: ignore[arg-type, return-value]
+    frozen = np.zeros((6, 6))
+    frozen.flags.writeable = False
+    with pytest.raises(InputError, match="out is a read-only array"):
+        tiled(infinite_ntk, x, out=frozen)
+    with pytest.raises(InputError, match="out asks for gradients"):
+        tiled(infinite_ntk, x, out=torch.zeros(6, 6, requires_grad=True))
+    with pytest.raises(InputError, match=r"out must be a tensor, an array or the path of an .npy file, got list"):
+        tiled(infinite_ntk, x, out=[1])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="x must be a tensor with at least one row, got ndarray"):
+        tiled(infinite_ntk, x.numpy())  # type: ignore[arg-type]
+    assert not tiled(infinite_ntk, x.requires_grad_()).requires_grad

@@ -30,6 +30,7 @@ from kontrast.kernels.tangents import (
     UnplannedError,
     jacobian_plan,
     plan_for,
+    refuse_dependent_rows,
 )
 from kontrast.memory import rows_that_fit
 from kontrast.nets import MLP, PureFunction, pure_function
@@ -165,7 +166,10 @@ def _kernels(
 
 
 def _plans(network: Network, x: Tensor, y: Tensor | None, question: Question) -> tuple[RecordedPlan, RecordedPlan]:
+    refuse_dependent_rows(network, x, "x")
     plan = plan_for(network, two_rows(x, y), question, name="x")
+    if y is not None:
+        refuse_dependent_rows(network, y, "y")
     if y is None or _alike(x, y):
         return plan, plan
     # Rows of another shape, sequences of another length say: the same forms at other places.

@@ -73,14 +73,14 @@ class InfiniteNetwork:
     def quadrature_error(self, x: Tensor) -> QuadratureError:
         """What one layer's series leaves out at these rows, at worst over the layers; zero for closed forms."""
         x = _check("x", x)
-        k, worst = self._variance("x", x), QuadratureError(0, 0.0, 0.0)
+        k, worst = self._variance("x", x), QuadratureError(0, 0.0, 0.0, 0.0)
         for _ in range(self.depth):
             dual = dual_of(self._activation, float(k.detach().max()))
             if isinstance(dual, HermiteSeries):
-                value, slope = (
-                    max(part) for part in zip(*(dual.remainder(k_) for k_ in torch.split(k, 1024)), strict=True)
-                )
-                worst = QuadratureError(max(worst.order, dual.order), max(worst.value, value), max(worst.slope, slope))
+                parts = [(*dual.remainder(part), dual.integral_error(part)) for part in torch.split(k.detach(), 1024)]
+                errors = [max(*kind) if len(kind) > 1 else kind[0] for kind in zip(*parts, strict=True)]
+                old = (worst.value, worst.slope, worst.integral)
+                worst = QuadratureError(max(worst.order, dual.order), *map(max, old, errors))
             k = self._next(k, dual)[0]
         return worst
 
@@ -149,15 +149,17 @@ class InfiniteNetwork:
 
 @dataclass(frozen=True)
 class QuadratureError:
-    """How exact a Hermite series is: shares of E[φ²] and E[φ'²] of one layer beyond its `order` terms.
+    """How exact a Hermite series is, for one layer and at worst over the rows; shares of E[φ²] or E[φ'²].
 
-    An entry of F is off by at most `value` · √(F(x,x) F(y,y)) · |cos θ|^order, one of Ḟ likewise with `slope`: nothing
-    at cos θ = 0 and ±1. Jumps in φ' away from zero make the integrals inexact too; that is included.
+    An entry of F is off by at most (`value` · |cos θ|^order + `integral`) · √(F(x,x) F(y,y)), one of Ḟ likewise with
+    `slope`. `integral` is the quadrature's own error: rounding for smooth φ and for kinks at zero, up to some 1e-3
+    where φ' jumps elsewhere. Without it the diagonal and cos θ = ±1 are exact.
     """
 
     order: int
-    value: float
-    slope: float
+    value: float  # of E[φ²], beyond the series
+    slope: float  # of E[φ'²], beyond the series
+    integral: float
 
 
 def infinite_ntk(
@@ -176,8 +178,9 @@ def infinite_ntk(
     Paper A, Sec. 2.3; `depth` counts hidden layers. Closed forms for relu, leaky_relu, linear, erf, sine, cosine and
     gaussian; a Hermite series for any other activation (`InfiniteNetwork.quadrature_error` states its error). With
     `y=None` only the upper triangle is computed and the diagonal is exact. Duplicate, opposite, collinear and zero rows
-    are exact in float32 too. Differentiable in x and y; at a cusp (x = y, or a zero row without bias) the derivative is
-    the mean of the one-sided ones. `compile=True` compiles the recursion once (10 to 40 s) for repeated calls.
+    are exact in float32 too. Differentiable in x and y; at a cusp (x = y) the derivative is the mean of the one-sided
+    ones, at a row of zeros without bias the one towards right angles. `compile=True` compiles the recursion once (10 to
+    40 s) for repeated calls.
 
     Cost: one (n, d)·(d, m) product and one pass over the result, in strips: peak memory is the result, a normalised
     copy of the inputs and a strip.
@@ -337,11 +340,15 @@ class _Angles:
         x_, y_ = self._rows(x, torch.float64), self._rows(y, torch.float64)
         q = 1 - x_.unit @ y_.unit.mT
         q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # duplicates are exactly zero, and keep their slope
-        kernel = _evaluate(
-            q, (2 - q).clamp_min(0), x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent
-        )
-        # A zero row went in with norm one, for its slope to survive; its value is zero all the same.
-        return kernel - torch.where(x_.zero[:, None] | y_.zero, kernel, 0.0).detach()
+        settings = (x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent)
+        kernel = _evaluate(q, (2 - q).clamp_min(0), *settings)
+        zero = x_.zero[:, None] | y_.zero
+        if not bool(zero.any()):
+            return kernel
+        # A zero row went in with norm one, for its slope by the angle to survive. Its value is zero whatever the other
+        # point is, so everything but that slope is taken away again.
+        still = q.detach()
+        return kernel - torch.where(zero, _evaluate(still, (2 - still).clamp_min(0), *settings), 0.0)
 
     def _rows(self, points: _Points, dtype: torch.dtype, *, raw: bool = False) -> _UnitRows:
         net, (x, k) = self.net, points

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.empirical import check_rows, network_of, two_rows
-from kontrast.kernels.tangents import observe
+from kontrast.kernels.tangents import observe, refuse_dependent_rows
 from kontrast.memory import rows_that_fit
 from kontrast.nets import Parameters
 
@@ -43,6 +43,7 @@ class NTKOperator:
         with torch.inference_mode(False):
             self._network = network_of(module, parameters, only)
             self._x = check_rows("x", x, self._network)
+            refuse_dependent_rows(self._network, self._x, "x")
             _, two = observe(self._network, two_rows(self._x, None), "x")
         self.n_rows, self.n_outputs = len(x), two.output.shape[1]
         like = self._network.like

@@ -12,6 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from kontrast.nets import Parameters, PureFunction
 # How far two evaluations of the same number may lie apart, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 COARSE = 0.1  # for half precision
+WITNESSES = 16  # rows on which a module must give the same alone, in another order and again
 
 
 class Kind(Enum):
@@ -234,16 +236,31 @@ def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
 
 
 def observe(network: Network, x: Tensor, name: str) -> tuple[Record, Record]:
-    """Recorded passes over the first and over both of two rows; refuses rows that depend on each other."""
-    one, two = _observed(network, x[:1], name), _observed(network, x, name)
-    _refuse_dependent_rows(network, one.output, two.output)
-    return one, two
+    """Recorded passes over the first and over both of two rows."""
+    return _observed(network, x[:1], name), _observed(network, x, name)
 
 
 def _observed(network: Network, x: Tensor, name: str) -> Record:
-    """One recorded pass, with errors about the input told as such."""
-    try:
+    """One recorded pass."""
+    with _told_of(network, x, name):
         seen = record(lambda: network(x), network.parameters, keep_values=True)
+    check_output(network, seen.output, x)
+    return seen
+
+
+def _evaluated(network: Network, x: Tensor, name: str) -> Tensor:
+    """One plain pass."""
+    with _told_of(network, x, name):
+        output = network(x)
+    check_shape_of(network, output, x)
+    return output
+
+
+@contextmanager
+def _told_of(network: Network, x: Tensor, name: str) -> Iterator[None]:
+    """Errors of the module about its input, told as errors about `name`."""
+    try:
+        yield
     except InputError:
         raise
     except (RuntimeError, ValueError, IndexError) as error:
@@ -254,12 +271,10 @@ def _observed(network: Network, x: Tensor, name: str) -> Record:
             f"{network.name} cannot be evaluated on {name}, rows of shape {tuple(x.shape[1:])} and type {x.dtype}: "
             f"{str(error).splitlines()[0]}{hint}"
         ) from error
-    check_output(network, seen.output, x)
-    return seen
 
 
-def check_output(network: Network, output: Tensor, x: Tensor) -> None:
-    """Refuse outputs that are not (n, c), and those no parameter reaches."""
+def check_shape_of(network: Network, output: Tensor, x: Tensor) -> None:
+    """Refuse outputs that are not (n, c) real numbers."""
     if output.ndim != 2 or output.shape[0] != x.shape[0] or output.shape[1] == 0:
         fix = "add a last axis with [:, None]" if output.ndim == 1 else "flatten or pool all axes but the first"
         raise InputError(
@@ -268,6 +283,11 @@ def check_output(network: Network, output: Tensor, x: Tensor) -> None:
         )
     if output.is_complex():
         raise InputError(f"{network.name} returns complex numbers; return their real and imaginary parts as outputs")
+
+
+def check_output(network: Network, output: Tensor, x: Tensor) -> None:
+    """Refuse outputs that are not (n, c), and those no parameter reaches."""
+    check_shape_of(network, output, x)
     if not output.requires_grad:
         raise InputError(
             f"the output of {network.name} has no gradient with respect to its parameters; "
@@ -275,14 +295,25 @@ def check_output(network: Network, output: Tensor, x: Tensor) -> None:
         )
 
 
-def _refuse_dependent_rows(network: Network, alone: Tensor, together: Tensor) -> None:
-    difference = (together[:1] - alone).detach().abs().max()
-    if difference > tolerance(alone) * together.abs().max():
-        raise InputError(
-            f"{network.name} gives row 0 another output when row 1 is evaluated beside it (they differ by "
-            f"{float(difference):.1e}): its rows depend on each other or on chance (batch statistics, dropout), "
-            "so there is no kernel between rows; make the forward pass deterministic and independent for each row"
-        )
+def refuse_dependent_rows(network: Network, x: Tensor, name: str) -> None:
+    """Refuse a module whose outputs for some rows of x change with the rows beside them, or from pass to pass."""
+    few = x[torch.linspace(0, len(x) - 1, min(len(x), WITNESSES)).round().long().to(x.device)]
+    half = (len(few) + 1) // 2
+    with torch.no_grad():
+        together = _evaluated(network, few, name)
+        others = [_evaluated(network, few.flip(0), name).flip(0), _evaluated(network, few[:half], name)]
+        if half < len(few):
+            others.append(_evaluated(network, few[half:], name))
+    rows = [together, together[:half], together[half:]]
+    for alone, beside in zip(others, rows, strict=False):
+        difference = (alone - beside).abs().max()
+        if difference > tolerance(together) * together.abs().max():
+            raise InputError(
+                f"{network.name} gives a row of {name} another output when other rows are evaluated beside it (they "
+                f"differ by {float(difference):.1e}): its rows depend on each other or on chance (batch statistics, "
+                "dropout), so there is no kernel between rows; make the forward pass deterministic and independent "
+                "for each row"
+            )
 
 
 def tolerance(like: Tensor) -> float:

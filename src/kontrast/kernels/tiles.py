@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from kontrast._types import Tensor
+from kontrast._types import DTYPES, Tensor
 from kontrast.errors import InputError, StoreError
 from kontrast.memory import free_bytes, rows_that_fit
 from kontrast.progress import Advance, progress_bar
@@ -27,6 +29,7 @@ Kernel = Callable[..., Tensor]
 Destination = Tensor | np.ndarray[Any, Any] | str | os.PathLike[str]
 
 COPIES = 4  # a kernel's own temporaries while it computes a strip
+PROBES = 16  # rows whose kernel tells it from another one
 HEIGHT = 2048  # rows of a strip at most: tall enough for products at full speed
 
 
@@ -46,50 +49,92 @@ def tiled(
     returned as a tensor over the map. An interrupted file resumes when the same call is made again; a finished one is
     opened at once; a file of another kernel or other data is refused and left alone.
 
-    `memory` is the budget in bytes for what is computed at a time, by default half of what is free; `progress=True`
-    shows a bar on stderr.
+    No gradients flow through it. `memory` is the budget in bytes for what is computed at a time, by default half of
+    what is free; `progress=True` shows a bar on stderr.
     """
-    shape = (x.shape[0], (x if y is None else y).shape[0])
-    if 0 in shape:
-        raise InputError(f"{'x' if shape[0] == 0 else 'y'} has no rows")
-    if isinstance(out, (str, os.PathLike)):
-        return _into_file(Path(out), kernel, x, y, shape, memory, progress)
-    matrix = _destination(out, x, shape)
-    with progress_bar("kernel", progress) as advance:
-        for top, bottom in _strips(x, shape, memory):
-            _strip(matrix, kernel, x, y, top, bottom)
-            advance(bottom, shape[0])
+    for name, rows in {"x": x, "y": x if y is None else y}.items():
+        if not isinstance(rows, Tensor) or rows.ndim == 0 or len(rows) == 0:
+            given = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+            raise InputError(f"{name} must be a tensor with at least one row, got {given}")
+    shape = (len(x), len(x if y is None else y))
+    with torch.no_grad():
+        probe = _Probe.of(kernel, x, x if y is None else y)
+        if isinstance(out, (str, os.PathLike)):
+            return _into_file(Path(out), kernel, x, y, probe, memory, progress)
+        matrix = _destination(out, x.device, shape, probe.values.dtype)
+        with progress_bar("kernel", progress) as advance:
+            for top, bottom in _strips(probe, shape, x.device, memory):
+                _strip(matrix, kernel, x, y, top, bottom)
+                advance(bottom, shape[0])
     return matrix
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """The kernel between a few rows spread over the data: its number type, and how to tell it from another one."""
+
+    values: Tensor
+
+    @classmethod
+    def of(cls, kernel: Kernel, x: Tensor, y: Tensor) -> _Probe:
+        i, j = (torch.linspace(0, len(rows) - 1, min(len(rows), PROBES)).round().long() for rows in (x, y))
+        return cls(_checked(kernel(x[i.to(x.device)], y[j.to(y.device)]), len(i), len(j)).cpu())
+
+    def agrees(self, noted: list[float]) -> bool:
+        mine, other = self.values.flatten().double(), torch.tensor(noted, dtype=torch.float64)
+        return mine.shape == other.shape and bool(((mine - other).abs() <= 1e-4 * mine.abs().max()).all())
+
+
+def _checked(tile: Any, rows: int, columns: int) -> Tensor:
+    """A tile as it must be, or an error about the kernel."""
+    if isinstance(tile, Tensor) and tuple(tile.shape) == (rows, columns) and tile.is_floating_point():
+        return tile
+    given = f"{tuple(tile.shape)} of {tile.dtype}" if isinstance(tile, Tensor) else type(tile).__name__
+    raise InputError(
+        f"kernel must return ({rows}, {columns}) floats for {rows} and {columns} rows, got {given}; "
+        "of empirical_ntk take empirical_ntk_trace"
+    )
 
 
 def _strip(matrix: Tensor, kernel: Kernel, x: Tensor, y: Tensor | None, top: int, bottom: int) -> None:
     rows = x[top:bottom]
+    height = bottom - top
     if y is not None:
-        matrix[top:bottom] = kernel(rows, y)
+        matrix[top:bottom] = _checked(kernel(rows, y), height, len(y))
         return
-    matrix[top:bottom, top:bottom] = kernel(rows)  # the set with itself: its diagonal is exact
+    matrix[top:bottom, top:bottom] = _checked(kernel(rows), height, height)  # with itself: the diagonal is exact
     if bottom < len(x):
-        tile = kernel(rows, x[bottom:])
+        tile = _checked(kernel(rows, x[bottom:]), height, len(x) - bottom)
         matrix[top:bottom, bottom:] = tile
         matrix[bottom:, top:bottom] = tile.mT
 
 
-def _strips(x: Tensor, shape: tuple[int, int], memory: float | None, *, start: int = 0) -> list[tuple[int, int]]:
-    per_row = COPIES * shape[1] * x.element_size()
-    height = min(HEIGHT, rows_that_fit(per_row, shape[0], memory=memory, device=x.device, what="the kernel matrix"))
+def _strips(
+    probe: _Probe, shape: tuple[int, int], device: torch.device, memory: float | None, *, start: int = 0
+) -> list[tuple[int, int]]:
+    per_row = COPIES * shape[1] * probe.values.element_size()
+    height = min(HEIGHT, rows_that_fit(per_row, shape[0], memory=memory, device=device, what="the kernel matrix"))
     return [(top, min(top + height, shape[0])) for top in range(start, shape[0], height)]
 
 
-def _destination(out: Tensor | np.ndarray[Any, Any] | None, x: Tensor, shape: tuple[int, int]) -> Tensor:
+def _destination(
+    out: Tensor | np.ndarray[Any, Any] | None, device: torch.device, shape: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
     if out is None:
-        needed, there = shape[0] * shape[1] * x.element_size(), free_bytes(x.device)
+        needed, there = shape[0] * shape[1] * dtype.itemsize, free_bytes(device)
         if needed > there:
             raise InputError(
                 f"the kernel matrix {shape} needs {needed / 2**30:.1f} GiB and {there / 2**30:.1f} GiB are free on "
-                f"{x.device}; give a file, out='kernel.npy', or a tensor on another device"
+                f"{device}; give a file, out='kernel.npy', or a tensor on another device"
             )
-        return x.new_empty(shape)
+        return torch.empty(shape, dtype=dtype, device=device)
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise InputError("out is a read-only array; pass a copy or open the memory map with mode='r+'")
+    if not isinstance(out, Tensor | np.ndarray):
+        raise InputError(f"out must be a tensor, an array or the path of an .npy file, got {type(out).__name__}")
     matrix = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+    if matrix.requires_grad:
+        raise InputError("out asks for gradients, which do not flow through tiles; pass out.detach()")
     if tuple(matrix.shape) != shape or not matrix.is_floating_point():
         raise InputError(f"out must be {shape} of floats, got {tuple(matrix.shape)} of {matrix.dtype}")
     return matrix
@@ -100,7 +145,7 @@ def _into_file(
     kernel: Kernel,
     x: Tensor,
     y: Tensor | None,
-    shape: tuple[int, int],
+    probe: _Probe,
     memory: float | None,
     progress: bool | Advance,
 ) -> Tensor:
@@ -109,16 +154,20 @@ def _into_file(
         raise InputError(f"out must end in .npy, got {path.name!r}")
     if not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} of out does not exist; make it first")
-    dtype = np.dtype(str(x.dtype).removeprefix("torch."))
+    shape = (len(x), len(x if y is None else y))
+    if probe.values.dtype not in DTYPES.values():
+        raise InputError(f"a file holds float32 or float64, but the kernel gives {probe.values.dtype}; convert x first")
+    dtype = probe.values.numpy().dtype
     note = path.with_name(path.name + ".json")
     state: dict[str, Any] = {
-        "holds": _fingerprint(kernel, x, y),
+        "data": _digest(x, y),
+        "probe": probe.values.flatten().tolist(),
         "shape": list(shape),
         "dtype": str(dtype),
         "rows_done": 0,
     }
     if path.exists() or note.exists():
-        state["rows_done"] = _resume(path, note, state)
+        state["rows_done"] = _resume(path, note, state, probe)
         matrix = np.load(path, mmap_mode="r+")
     else:
         needed, there = shape[0] * shape[1] * dtype.itemsize, shutil.disk_usage(path.parent).free
@@ -127,7 +176,7 @@ def _into_file(
         _write(note, state)
         matrix = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     with progress_bar(path.name, progress) as advance:
-        for top, bottom in _strips(x, shape, memory, start=state["rows_done"]):
+        for top, bottom in _strips(probe, shape, x.device, memory, start=state["rows_done"]):
             _strip(torch.from_numpy(matrix), kernel, x, y, top, bottom)
             matrix.flush()  # on the disk before it is called done
             state["rows_done"] = bottom
@@ -136,36 +185,54 @@ def _into_file(
     return torch.from_numpy(matrix)
 
 
-def _resume(path: Path, note: Path, state: dict[str, Any]) -> int:
+def _resume(path: Path, note: Path, state: dict[str, Any], probe: _Probe) -> int:
     """How many rows of the file are done, or an error when it is not this call's file."""
     if not note.exists():
         raise StoreError(f"{path} exists and was not written here; choose another name or delete it")
     try:
         found = json.loads(note.read_text())
-        done, same = int(found["rows_done"]), {key: found[key] for key in ("holds", "shape", "dtype")}
+        done, noted = int(found["rows_done"]), [float(value) for value in found["probe"]]
+        same = {key: found[key] for key in ("data", "shape", "dtype")}
+        if not 0 <= done <= state["shape"][0]:
+            raise ValueError(f"rows_done is {done}")
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{note} is damaged ({error}); delete it and {path.name} to start again") from error
-    if same != {key: state[key] for key in same}:
+    if same != {key: state[key] for key in same} or not probe.agrees(noted):
         raise StoreError(
-            f"{path} holds another kernel or other data; choose another name or delete it with {note.name}"
+            f"{path} holds another kernel or other data; choose another name, or delete it and {note.name}"
         )
-    if not path.exists():
-        if done:
-            raise StoreError(f"{note} speaks of {path.name}, which is gone; delete {note.name} to start again")
-        np.lib.format.open_memmap(path, mode="w+", dtype=state["dtype"], shape=tuple(state["shape"]))
-    return done
+    if path.exists():
+        _require_whole(path, note, state)
+        return done
+    if done:
+        raise StoreError(f"{note} speaks of {path.name}, which is gone; delete {note.name} to start again")
+    np.lib.format.open_memmap(path, mode="w+", dtype=state["dtype"], shape=tuple(state["shape"]))
+    return 0
 
 
-def _fingerprint(kernel: Kernel, x: Tensor, y: Tensor | None) -> str:
-    """Which data, and which kernel by its values at their first and last rows (four digits: any thread count)."""
+def _require_whole(path: Path, note: Path, state: dict[str, Any]) -> None:
+    """A map of a shorter file would be filled up with zeros without a word."""
+    advice = f"delete it and {note.name} to start again"
+    try:
+        with path.open("rb") as file:
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            size = file.tell() + math.prod(shape) * dtype.itemsize
+    except (ValueError, EOFError) as error:
+        raise StoreError(f"{path} is damaged ({error}); {advice}") from error
+    if list(shape) != state["shape"] or str(dtype) != state["dtype"] or path.stat().st_size != size:
+        raise StoreError(
+            f"{path} should hold {state['shape']} of {state['dtype']} but has {path.stat().st_size:,} bytes for "
+            f"{list(shape)} of {dtype}; {advice}"
+        )
+
+
+def _digest(x: Tensor, y: Tensor | None) -> str:
     content = hashlib.sha256()
     for rows in (x,) if y is None else (x, y):
         content.update(repr((tuple(rows.shape), rows.dtype)).encode())
         for part in torch.split(rows, 4096):
             content.update(part.detach().cpu().contiguous().numpy().tobytes())
-    other = x if y is None else y
-    probe = kernel(torch.cat([x[:2], x[-2:]]), torch.cat([other[:2], other[-2:]]))
-    content.update(" ".join(f"{value:.3e}" for value in probe.flatten().tolist()).encode())
     return content.hexdigest()
 
 
