@@ -173,3 +173,10 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
 def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_a_cross_kernel_of_another_kind_is_refused() -> None:
+    K, cross = torch.eye(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+    for bad in (cross.float(), cross * float("nan")):
+        with pytest.raises(InputError, match="K_cross must be finite and like K_train"):
+            linalg.gp_posterior(K, bad, torch.ones(2, dtype=torch.float64), K[:, 0], noise=0.1)

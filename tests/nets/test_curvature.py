@@ -243,3 +243,20 @@ def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
 def test_an_impossible_tolerance_is_an_error_not_a_number() -> None:
     with pytest.raises(ConvergenceError, match="relative residual"):
         hessian_norm(net_of(0, 5, 15, 1, activation="tanh"), randn(1, 5), tolerance=1e-18)
+
+
+def test_rows_that_no_hessian_takes() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    for x, message in (
+        (torch.ones(2, 5), "Sequential cannot be evaluated on x, .*give rows that it takes"),
+        (torch.ones(2, 4, dtype=torch.float64), "cannot be evaluated on x"),
+        (torch.ones(2, 4, dtype=torch.long), "x must be a tensor of real floats, got torch.int64"),
+        (torch.ones(2, 4, dtype=torch.complex64), "x must be a tensor of real floats, got torch.complex64"),
+        ([[1.0]], "x must be a tensor of real floats, got list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hessian_norm(net, x)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="x must be a tensor of real floats"):
+        two_layer_hessian_norm(MLP(4, 3, 2), torch.ones(2, 4, dtype=torch.complex64))
+    with pytest.raises(InputError, match=r"module must be an nn.Module, got NoneType"):
+        hessian_norm(None, torch.ones(2, 4))  # type: ignore[arg-type]

@@ -121,6 +121,10 @@ def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise: float) ->
             f"K_cross must be (m, {A.n}), test points in rows and training points in columns, "
             f"got {tuple(K_cross.shape)}; is it transposed?"
         )
+    if (K_cross.dtype, K_cross.device) != (A.dtype, A.device) or not torch.isfinite(K_cross).all():
+        raise InputError(
+            f"K_cross must be finite and like K_train, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
+        )
     L = _cholesky(A, noise, name="noise")
     return L, B, torch.linalg.solve_triangular(L, K_cross.mT, upper=False)
 

@@ -70,6 +70,8 @@ def hessian_norm(
     exact and far faster where it applies. At a kink (ReLU) automatic differentiation takes φ'' = 0: the result is then
     the norm of the Hessian that exists almost everywhere, and no bound on how fast the gradient can change.
 
+    All parameters count, frozen ones too, while `kernels.empirical_ntk` leaves those out.
+
     Args:
         module: Any module in evaluation mode, or without dropout and batch normalisation.
         x: (n, …).
@@ -80,11 +82,20 @@ def hessian_norm(
     Raises:
         ConvergenceError: A residual stayed above the tolerance.
     """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"module must be an nn.Module, got {type(module).__name__}")
     _require_deterministic(module)
     _require_finite(x)
     f, parameters = _evaluated(module), parameters_of(module)
-    with torch.no_grad():
-        n_outputs = _selected(f(parameters, x), output).shape[1]
+    try:
+        with torch.no_grad():
+            outputs = f(parameters, x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"{type(module).__name__} cannot be evaluated on x, {tuple(x.shape)} of {x.dtype}: "
+            f"{str(error).splitlines()[0]}; give rows that it takes"
+        ) from error
+    n_outputs = _selected(outputs, output).shape[1]
     which = range(n_outputs) if output is None else [output]
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     flat = torch.cat([p.flatten() for p in parameters.values()])
@@ -127,9 +138,9 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
             f"the exact Hessian norm is known for an MLP with depth=1, got "
             f"{f'depth={net.depth}' if isinstance(net, MLP) else type(net).__name__}; use hessian_norm"
         )
+    _require_finite(x)
     if x.ndim < 2 or len(x) == 0 or x.flatten(1).shape[1] != net.d_in:
         raise InputError(f"x must be (n, {net.d_in}) with n >= 1, got {tuple(x.shape)}")
-    _require_finite(x)
     (V,), W = net.layers()
     x = x.flatten(1).to(W)
     rows = rows_that_fit(8 * net.width * W.element_size(), len(x), memory=memory, device=W.device, what="hidden units")
@@ -201,6 +212,9 @@ def _check_vector(parameters: Mapping[str, Tensor], vector: Mapping[str, Tensor]
 
 
 def _require_finite(x: Tensor) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"x must be a tensor of real floats, got {given}")
     if not torch.isfinite(x).all():
         raise InputError("x holds NaN or infinite values; leave those rows out")
 
