@@ -1033,3 +1033,83 @@ def test_rows_that_depend_on_chance_or_on_each_other(make: Callable[[], nn.Modul
     for evaluate in (empirical_ntk, empirical_ntk_trace, empirical_ntk_diagonal, NTKOperator):
         with pytest.raises(InputError, match="its rows depend on each other or on chance"):
             evaluate(module, x)
+
+
+class Shortcuts(nn.Module):
+    """Row by row the same function; but rows beyond one take another course through the last layers."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.first, self.last = where, nn.Linear(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        late = x[:, :1] > 1
+        some = bool(late.any())
+        h: Tensor = self.first(x)
+        other = torch.where(late, h.softmax(1), h.tanh()) if some and self.where == "hidden" else h.tanh()
+        if some and self.where == "norm":
+            other = torch.where(late, other * other.norm(dim=1, keepdim=True), other)
+        out: Tensor = self.last(other)
+        return torch.where(late, out.cumsum(1), out) if some and self.where == "output" else out
+
+
+@pytest.mark.parametrize("where", ["hidden", "norm", "output"])
+def test_shortcuts_hold_only_where_every_block_ends_alike(where: str) -> None:
+    module, x = initialised(Shortcuts(where), 2), randn(8, 5, seed=3)
+    x[:3, 0], x[3:, 0] = -2, 2
+    expected = ntk.empirical_ntk(module, x, x)
+    for y in (None, x):
+        torch.testing.assert_close(empirical_ntk(module, x, y), expected, rtol=0, atol=1e-11)
+        trace = torch.einsum("nmii->nm", expected)
+        torch.testing.assert_close(empirical_ntk_trace(module, x, y), trace, rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        empirical_ntk_diagonal(module, x), torch.einsum("nnij->nij", expected), rtol=0, atol=1e-11
+    )
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(11, 6, padding_idx=0), nn.Linear(6, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layer(self.table(tokens)).tanh().mean(1) @ self.table.weight.mT
+
+
+def test_the_operator_leaves_padding_alone() -> None:
+    module = initialised(Tied(), 1)
+    tokens = torch.randint(0, 11, (4, 5), generator=generator(3))
+    tokens[:, 0] = 0
+    K = ntk.empirical_ntk(module, tokens, tokens).permute(0, 2, 1, 3).reshape(44, 44)
+    torch.testing.assert_close(NTKOperator(module, tokens) @ torch.eye(44, dtype=torch.float64), K, rtol=0, atol=1e-10)
+
+
+class Square(torch.autograd.Function):
+    """A function with a first derivative alone."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return a * a
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return 2 * a * gradients[0]
+
+
+class OnceDifferentiable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Square.apply(self.layer(x))  # type: ignore[no-any-return]
+
+
+def test_the_operator_says_what_it_cannot_multiply() -> None:
+    module, x = initialised(OnceDifferentiable(), 1), randn(3, 5)
+    torch.testing.assert_close(empirical_ntk(module, x), ntk.empirical_ntk(module, x, x), rtol=0, atol=1e-11)
+    with pytest.raises(InputError, match=r"OnceDifferentiable has a layer with neither .* empirical_ntk instead"):
+        NTKOperator(module, x) @ torch.ones(6)

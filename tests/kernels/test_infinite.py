@@ -392,3 +392,33 @@ def test_a_zero_row_has_no_pull_on_the_others(activation: str, depth: int) -> No
         assert gradient[0].abs().max() < 1e-14
         assert gradient[1].abs().max() > 0.1
         assert K[0, 1] == 0
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_small_angles_of_long_rows_in_float32(depth: int) -> None:
+    """A product of 784 positive numbers loses 2e-7; at 1 − cos θ = 0.001 that alone would move the kernel by 2e-6."""
+    base = randn(1, 784, seed=1).abs()
+    for gap in (0.02, 0.05, 0.1, 0.2):
+        x = (base + gap * randn(60, 784, seed=2)).float()
+        exact = infinite_ntk(x.double(), depth=depth)
+        assert ((infinite_ntk(x, depth=depth) - exact).abs() / exact).max() <= 1e-6
+
+
+@pytest.mark.parametrize("activation", HOMOGENEOUS)
+def test_norms_whose_products_leave_float32(activation: str) -> None:
+    x = randn(6, 40, seed=3)
+    x = (x / x.norm(dim=1, keepdim=True) * torch.tensor([1e-18, 1e-18, 1.0, 1.0, 1e18, 1e18])[:, None]).float()
+    exact = infinite_ntk(x.double(), activation=activation)
+    scale = exact.diagonal().sqrt()
+    assert ((infinite_ntk(x, activation=activation) - exact).abs() / (scale[:, None] * scale)).max() <= 1e-6
+
+
+def test_gradients_at_zero_rows_on_the_other_side() -> None:
+    x, zero = randn(3, 4, seed=8), torch.zeros(1, 4, dtype=torch.float64)
+    point = zero.clone().requires_grad_()
+    K = infinite_ntk(x, point)
+    (gradient,) = torch.autograd.grad(K.sum(), point)
+    assert not K.any()
+    torch.testing.assert_close(
+        gradient, central_difference(lambda t: infinite_ntk(x, t).sum(), zero), rtol=1e-4, atol=1e-4
+    )

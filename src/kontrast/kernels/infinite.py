@@ -22,7 +22,7 @@ from kontrast.kernels.products import has_half_units, split_product, split_rows
 from kontrast.nets import Activation, activation_from
 
 # Below these deficits 1 − |cos θ| a product's rounding δ would move the angle, by δ / sin θ, past 1e-6 and 1e-12.
-NEAR = {torch.float32: 0.02, torch.float64: 1e-6}
+NEAR = {torch.float32: 0.05, torch.float64: 1e-6}
 FEW = 0.05  # a larger share of near pairs is cheaper as one product in float64 than pair by pair
 
 Pointwise = Callable[[Tensor], Tensor]
@@ -475,7 +475,7 @@ def _evaluate_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
 def _cosines_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> None:
     """The same without bias, on cosines, for pairs that are not near a cusp.
 
-    Below cos θ = 0.98 an angle loses less than 1e-6 in float32, and angles shrink slowly, as 3π / layer. Entries of
+    Below cos θ = 0.95 an angle loses less than 1e-6 in float32, and angles shrink slowly, as 3π / layer. Entries of
     near pairs may come out as NaN: they are done apart.
     """
     bend, straight = dual.bend / math.pi, dual.slope / dual.gain

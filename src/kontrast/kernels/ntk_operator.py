@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.empirical import check_rows, network_of, two_rows
+from kontrast.kernels.recording import LookupUse
 from kontrast.kernels.tangents import observe, refuse_dependent_rows
 from kontrast.memory import rows_that_fit
 from kontrast.nets import Parameters
@@ -46,6 +47,8 @@ class NTKOperator:
             refuse_dependent_rows(self._network, self._x, "x")
             _, two = observe(self._network, two_rows(self._x, None), "x")
         self.n_rows, self.n_outputs = len(x), two.output.shape[1]
+        # The backward pass of an embedding leaves its padding row alone; torch's forward-mode derivative does not.
+        self._pads = any(isinstance(use, LookupUse) and use.padding is not None for use in two.uses)
         like = self._network.like
         # Activations for the backward pass and, with their tangents, for the forward-mode derivative.
         per_row = 2 * two.activations * like.element_size()
@@ -128,11 +131,13 @@ class NTKOperator:
         def f(parameters: Parameters) -> Tensor:
             return network.function({**fixed, **parameters}, rows)
 
+        if self._pads:
+            return torch.stack(self._push_by_two_pulls(rows, directions), dim=2)
         try:
             # torch's stub lists the triple that has_aux=True would return.
             tangents = (dict(zip(chosen, direction, strict=True)) for direction in directions)
             slopes = [jvp(f, (chosen,), (tangent,))[1] for tangent in tangents]
-        except NotImplementedError:  # an operation without a forward-mode derivative
+        except (NotImplementedError, RuntimeError):  # an operation without a forward-mode derivative
             slopes = self._push_by_two_pulls(rows, directions)
         return torch.stack(slopes, dim=2)
 
@@ -141,5 +146,11 @@ class NTKOperator:
         wanted = [self._network.parameters[name] for name in self._network.selected]
         f = self._network(rows)
         w = torch.zeros_like(f, requires_grad=True)
-        pulled = torch.autograd.grad(f, wanted, w, create_graph=True, materialize_grads=True)
-        return [torch.autograd.grad(pulled, w, direction, retain_graph=True)[0] for direction in directions]
+        try:
+            pulled = torch.autograd.grad(f, wanted, w, create_graph=True, materialize_grads=True)
+            return [torch.autograd.grad(pulled, w, direction, retain_graph=True)[0] for direction in directions]
+        except (NotImplementedError, RuntimeError) as error:
+            raise InputError(
+                f"{self._network.name} has a layer with neither forward-mode nor second derivatives "
+                f"({str(error).splitlines()[0]}); form its kernel with empirical_ntk instead"
+            ) from error

@@ -50,6 +50,7 @@ class Form(Enum):
     CHANNELS = "gradients of the features of the last map, the same for all outputs: the map before the last"
 
 
+_SHORTCUTS = {Form.OUTPUT, Form.HIDDEN, Form.CHANNELS}  # hold where the net ends as it did for the planning rows
 _WITH_BIAS = {Form.GRAM, Form.OUTPUT, Form.HIDDEN}  # a bias can be one more feature
 
 
@@ -186,6 +187,9 @@ class RecordedPlan(Plan):
         if seen.output.shape[1] != self.n_outputs or (self.groups and _signature(seen) != self.signature):
             return False
         if (seen.opaque & set(self.network.selected)) - set(self.opaque):
+            return False
+        shortcuts = any(group.form in _SHORTCUTS for group in self.groups)
+        if shortcuts and _ends(seen, self.rows) != self.ends:
             return False
         return not _reached(self.network, self._unused, seen)
 
