@@ -21,7 +21,7 @@ from kontrast.kernels.duals import Closed, Dual, HermiteSeries, Homogeneous, dua
 from kontrast.kernels.products import has_half_units, split_product, split_rows
 from kontrast.nets import Activation, activation_from
 
-# Below these deficits 1 − |cos θ| a product's rounding δ would move the angle, by δ / sin θ, past 1e-6 and 1e-12.
+# Below these deficits 1 − |cos θ| a product's rounding δ moves the angle, by δ / sin θ, past about 1e-6 and 1e-12.
 NEAR = {torch.float32: 0.05, torch.float64: 1e-6}
 FEW = 0.05  # a larger share of near pairs is cheaper as one product in float64 than pair by pair
 
@@ -316,7 +316,8 @@ class _Angles:
         """Turn cosines into the kernel in place; pairs too close to a cusp for their rounding are done exactly."""
         near = 1 - NEAR[cosines.dtype]
         low, high = (float(end) for end in torch.aminmax(cosines))
-        pairs = (cosines.abs() > near).nonzero() if max(-low, high) > near else cosines.new_empty(0, 2).long()
+        found = [cosines > near] * (high > near) + [cosines < -near] * (low < -near)
+        pairs = torch.cat([torch.empty(0, 2, dtype=torch.long, device=cosines.device), *(f.nonzero() for f in found)])
         if len(pairs) > FEW * cosines.numel() and cosines.dtype == torch.float32:
             x, y = x.double(), y.double()
             exact = x.unit @ y.unit.mT
