@@ -273,12 +273,15 @@ class _Angles:
             torch.mm(rows_x.unit[rows], rows_y.unit[columns].mT, out=out[rows, columns])
             if symmetric:
                 out.diagonal()[rows].zero_()  # cosines of 1 that need no care: the diagonal is known
-            y_ = rows_y.part(columns)
+            y_, near = rows_y.part(columns), []
             for some in grid.strips(rows, columns):
                 x_, cosines = rows_x.part(some), out[some, columns]
                 if x_.inverse is not None and y_.inverse is not None:
                     cosines.mul_(x_.inverse[:, None]).mul_(y_.inverse)
-                self._strip(cosines, x_, y_, evaluate)
+                pairs = self._strip(cosines, x_, y_, evaluate)
+                pairs[:, 0] += some.start - rows.start
+                near.append(pairs)
+            self._mend(out[rows, columns], torch.cat(near), rows_x.part(rows), y_)
 
     def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
         """Products and recursion at the GPU's full speed; False when too many pairs are near to do one by one."""
@@ -312,22 +315,27 @@ class _Angles:
                 out[some[:, 1], some[:, 0]] = values
         return True
 
-    def _strip(self, cosines: Tensor, x: _UnitRows, y: _UnitRows, evaluate: Callable[..., None]) -> None:
-        """Turn cosines into the kernel in place; pairs too close to a cusp for their rounding are done exactly."""
+    def _strip(self, cosines: Tensor, x: _UnitRows, y: _UnitRows, evaluate: Callable[..., None]) -> Tensor:
+        """Turn cosines into the kernel in place, but for the pairs returned: too close to a cusp for their rounding."""
         near = 1 - NEAR[cosines.dtype]
-        low, high = (float(end) for end in torch.aminmax(cosines))
-        found = [cosines > near] * (high > near) + [cosines < -near] * (low < -near)
-        pairs = torch.cat([torch.empty(0, 2, dtype=torch.long, device=cosines.device), *(f.nonzero() for f in found)])
+        low, high = torch.aminmax(cosines, dim=1)
+        rows = ((high > near) | (low < -near)).nonzero().flatten()  # few: the rest need no second look
+        pairs = (cosines[rows].abs() > near).nonzero()
+        pairs[:, 0] = rows[pairs[:, 0]]
         if len(pairs) > FEW * cosines.numel() and cosines.dtype == torch.float32:
             x, y = x.double(), y.double()
             exact = x.unit @ y.unit.mT
-            self._strip(exact, x, y, _evaluate_into)
+            self._mend(exact, self._strip(exact, x, y, _evaluate_into), x, y)
             cosines.copy_(exact)
-            return
+            return pairs[:0]
         settings = (x.shaped(-1, 1), y.shaped(1, -1), self.net.depth, self.dual, self.tangent)
         evaluate(cosines, *settings)
+        return pairs
+
+    def _mend(self, kernel: Tensor, pairs: Tensor, x: _UnitRows, y: _UnitRows) -> None:
+        """Put exact values at these pairs."""
         for some, values in self._exact(pairs, x, y):
-            cosines[some[:, 0], some[:, 1]] = values.to(cosines.dtype)
+            kernel[some[:, 0], some[:, 1]] = values.to(kernel.dtype)
 
     def _exact(self, pairs: Tensor, x: _UnitRows, y: _UnitRows) -> Iterator[tuple[Tensor, Tensor]]:
         """Some pairs (i, j) at a time and their kernel values, from differences of unit rows in float64."""
