@@ -413,6 +413,14 @@ def test_norms_whose_products_leave_float32(activation: str) -> None:
     assert ((infinite_ntk(x, activation=activation) - exact).abs() / (scale[:, None] * scale)).max() <= 1e-6
 
 
+@pytest.mark.parametrize("size", [1e-20, 1e20])
+def test_an_input_scale_that_makes_up_for_the_norms(size: float) -> None:
+    """The variances are tame; the products of the rows themselves leave float32."""
+    x = randn(6, 40, seed=3)
+    exact, found = infinite_ntk(x), infinite_ntk((size * x).float(), input_scale=size**-2)
+    assert ((found - exact).abs() / exact.diagonal().max()).max() <= 1e-6
+
+
 def test_gradients_at_zero_rows_on_the_other_side() -> None:
     x, zero = randn(3, 4, seed=8), torch.zeros(1, 4, dtype=torch.float64)
     point = zero.clone().requires_grad_()

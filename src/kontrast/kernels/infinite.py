@@ -47,7 +47,7 @@ class InfiniteNetwork:
     def __post_init__(self) -> None:
         if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
             raise InputError(f"depth must be a whole number of at least 1 hidden layer, got {self.depth!r}")
-        assert self._activation  # refuses an unknown one now
+        _ = self._activation  # refuses an unknown one now, not at the first kernel
         require_positive(weight_std=self.weight_std, input_scale=self.input_scale)
         if not isinstance(self.bias_std, int | float) or not (math.isfinite(self.bias_std) and self.bias_std >= 0):
             raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std!r}")
@@ -258,7 +258,8 @@ class _Angles:
 
     def fill(self, out: Tensor, x: _Points, y: _Points, *, symmetric: bool) -> None:
         # Without a bias, and with norms whose squares are safe in float32, products are divided afterwards on a CPU.
-        raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k) for _, k in (x, y))
+        scale = self.net._w2 * self.net.input_scale
+        raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k / scale) for _, k in (x, y))
         rows_x = self._rows(x, out.dtype, raw=raw)
         rows_y = rows_x if symmetric else self._rows(y, out.dtype, raw=raw)
         fused = _can_fuse(out) and not self.net.bias_std
@@ -468,8 +469,8 @@ class _InPlace:
         (theta if tangent else theta.copy_(c)).mul_(x[0]).mul_(y[0])
 
 
-def _is_tame(k: Tensor) -> bool:
-    size = k[k > 0]
+def _is_tame(squares: Tensor) -> bool:
+    size = squares[squares > 0]
     return len(size) == 0 or (float(size.min()) > 1e-15 and float(size.max()) < 1e15)
 
 
