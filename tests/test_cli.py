@@ -157,10 +157,10 @@ BAD = [
     (["study", *TINY, "--tolerance", "2"], "tolerance must lie between 0 and 1"),
     (["study", *TINY, "--similarity", "l2"], "l2"),
     (["study", *TINY, "--view", "crop:2,1"], "crop"),
-    (["study", *TINY, "-o", "mine"], "is not a study folder"),
-    (["report", "mine"], "holds no study"),
-    (["report", "nowhere"], "holds no study"),
-    (["study", "--resume", "nowhere"], "holds no study"),
+    (["study", *TINY, "-o", "mine"], "exists and holds no results"),
+    (["report", "mine"], "holds no results"),
+    (["report", "nowhere"], "holds no results"),
+    (["study", "--resume", "nowhere"], "holds no results"),
 ]
 
 
@@ -202,7 +202,7 @@ def test_another_study_is_not_overwritten(finished: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     done = kontrast("study", *TINY, "--steps", "13", "-o", finished)
     assert done.returncode == 2
-    assert "holds another study" in done.stderr
+    assert "holds other results" in done.stderr
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 

@@ -15,7 +15,20 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("linalg", "data", "nets", "losses", "kernels", "dynamics", "spectral", "sweep", "report", "errors")
+_SUBPACKAGES = (
+    "linalg",
+    "data",
+    "nets",
+    "losses",
+    "kernels",
+    "dynamics",
+    "spectral",
+    "theory",
+    "sweep",
+    "claims",
+    "report",
+    "errors",
+)
 
 __all__ = [*_SUBPACKAGES, "__version__"]  # noqa: PLE0604
 

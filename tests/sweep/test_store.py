@@ -52,7 +52,7 @@ def test_one_changed_byte_is_noticed(tmp_path: Path, position: int, flip: int) -
     content[position % len(content)] ^= flip
     store.path("a").write_bytes(bytes(content))
     assert not store.has("a")
-    with pytest.raises(StoreError, match="missing or damaged; run the same study again"):
+    with pytest.raises(StoreError, match="missing or damaged; run the same command again"):
         store.read("a")
 
 
@@ -75,7 +75,7 @@ def test_the_same_spec_opens_the_folder_again_and_another_is_refused(tmp_path: P
     store_at(tmp_path / "s", steps=10)
     store_at(tmp_path / "s", steps=10)
     before = (tmp_path / "s" / "spec.json").read_bytes()
-    with pytest.raises(StoreError, match=r"holds another study \(steps: 10 there, 20 here\); choose another --output"):
+    with pytest.raises(StoreError, match=r"holds other results \(steps: 10 there, 20 here\); choose another --output"):
         store_at(tmp_path / "s", steps=20)
     assert (tmp_path / "s" / "spec.json").read_bytes() == before
 
@@ -104,10 +104,10 @@ def test_a_claim_killed_half_way_can_be_made_again(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("do not touch")
-    with pytest.raises(StoreError, match="is not a study folder"):
+    with pytest.raises(StoreError, match="exists and holds no results"):
         store_at(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(StoreError, match="is not a study folder"):
+    with pytest.raises(StoreError, match="exists and holds no results"):
         store_at(tmp_path / "thesis.tex")
 
 
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_study_here(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no study"):
+    with pytest.raises(StoreError, match="holds no results"):
         Store(tmp_path).spec()
 
 

@@ -1,4 +1,4 @@
-"""Matrices, never networks: eigenpairs, kernel solves and measures, orthonormal frames, fits with intervals."""
+"""Matrices, never networks: eigenpairs, kernel solves and measures, frames and subspaces, fits with intervals."""
 
 from kontrast.linalg.eigen import (
     Eigenpairs,
@@ -37,6 +37,7 @@ from kontrast.linalg.solves import (
     log_marginal_likelihood,
     ridge_solve,
 )
+from kontrast.linalg.subspaces import best_rotation, subspace_sines
 
 __all__ = [
     "ConditionNumber",
@@ -51,6 +52,7 @@ __all__ = [
     "RidgeSolution",
     "SpectralNorm",
     "as_operator",
+    "best_rotation",
     "cka",
     "condition_number",
     "entropy_rank",
@@ -72,5 +74,6 @@ __all__ = [
     "random_frame",
     "ridge_solve",
     "spectral_norm",
+    "subspace_sines",
     "top_eigenpairs",
 ]

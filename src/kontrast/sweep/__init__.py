@@ -11,7 +11,7 @@ from kontrast.sweep.findings import (
     check_tolerance,
     find,
 )
-from kontrast.sweep.spec import StudySpec, parse_cell, prepare
+from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare
 from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
 
@@ -28,8 +28,10 @@ __all__ = [
     "Verdict",
     "check_tolerance",
     "consolidate",
+    "data_digest",
     "default_workers",
     "find",
+    "load_data",
     "measure",
     "parse_cell",
     "prepare",

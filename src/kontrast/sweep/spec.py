@@ -118,7 +118,7 @@ def prepare(spec: StudySpec) -> StudySpec:
         spec,
         view=str(view),
         learning_rates=rates,
-        data_digest=_digest(dataset),
+        data_digest=data_digest(dataset),
         n_probes=min(spec.n_probes, spec.n_samples),
     )
 
@@ -139,7 +139,8 @@ def load_data(data: str, split: str, image_shape: tuple[int, int] | tuple[int, i
     return load(data, split=split, image_shape=image_shape, dtype=torch.float64)
 
 
-def _digest(dataset: Dataset) -> str:
+def data_digest(dataset: Dataset) -> str:
+    """A hash of the samples and labels."""
     content = hashlib.sha256(repr(tuple(dataset.x.shape)).encode())
     content.update(dataset.x.contiguous().numpy().data)
     if dataset.y is not None:

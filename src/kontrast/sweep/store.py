@@ -25,17 +25,22 @@ SPEC_FILE, RESULT_FILE, LOCK_FILE, CELLS = "spec.json", "result.nc", ".lock", "c
 
 
 class Store:
-    """The results folder of one spec; opening it claims nothing and writes nothing."""
+    """The results folder of one spec; opening it claims nothing and writes nothing.
 
-    def __init__(self, folder: Path | str) -> None:
+    `command` is the one that makes such folders ("study", "verify"), for messages alone.
+    """
+
+    def __init__(self, folder: Path | str, *, command: str = "study") -> None:
         self.folder = Path(folder)
+        self.command = command
 
     def spec(self) -> dict[str, Any]:
         """The spec the folder was made for."""
         path = self.folder / SPEC_FILE
         if not path.is_file():
             raise StoreError(
-                f"{self.folder} holds no study (no {SPEC_FILE}); give the folder that `kontrast study` printed"
+                f"{self.folder} holds no results (no {SPEC_FILE}); "
+                f"give the folder that `kontrast {self.command}` printed"
             )
         try:
             content = json.loads(path.read_text())
@@ -53,12 +58,12 @@ class Store:
             if (self.folder / SPEC_FILE).exists():
                 if self.spec() != spec:
                     raise StoreError(
-                        f"{self.folder} holds another study ({_difference(self.spec(), spec)}); "
+                        f"{self.folder} holds other results ({_difference(self.spec(), spec)}); "
                         "choose another --output, or delete that folder if you no longer need it"
                     )
                 return
             if self.folder.exists() and not self._is_fresh():
-                raise StoreError(f"{self.folder} exists and is not a study folder; choose another --output")
+                raise StoreError(f"{self.folder} exists and holds no results; choose another --output")
             self.folder.mkdir(parents=True, exist_ok=True)
             content = json.dumps({"sha256": _spec_digest(spec), "spec": spec}, indent=2, sort_keys=True)
             write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
@@ -104,7 +109,9 @@ class Store:
     def read(self, cell: str) -> xr.Dataset:
         """A stored cell; refuses one that is missing or damaged."""
         if not self.has(cell):
-            raise StoreError(f"cell {cell} in {self.folder} is missing or damaged; run the same study again to mend it")
+            raise StoreError(
+                f"cell {cell} in {self.folder} is missing or damaged; run the same command again to mend it"
+            )
         return from_bytes(self.path(cell).read_bytes())
 
     def write_result(self, result: xr.Dataset) -> None:

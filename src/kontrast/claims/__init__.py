@@ -1,0 +1,35 @@
+"""The papers' claims, each measured, judged by a stated criterion and corrected where it is wrong."""
+
+from kontrast.claims import a as _a  # noqa: F401  (registers the claims of paper A)
+from kontrast.claims.evidence import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
+from kontrast.claims.registry import Claim, all_claims, select
+from kontrast.claims.setting import SCALES, Setting
+from kontrast.claims.verification import (
+    Record,
+    measure,
+    stored_records,
+    verification_name,
+    verification_spec,
+    verify,
+)
+
+__all__ = [
+    "SCALES",
+    "Claim",
+    "Criterion",
+    "Curve",
+    "Estimate",
+    "Evidence",
+    "Panel",
+    "Record",
+    "Setting",
+    "Verdict",
+    "all_claims",
+    "judge",
+    "measure",
+    "select",
+    "stored_records",
+    "verification_name",
+    "verification_spec",
+    "verify",
+]

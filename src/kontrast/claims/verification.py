@@ -1,0 +1,153 @@
+"""Measuring claims and keeping what was measured: a folder that resumes, and records that say it all in JSON."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+import kontrast
+from kontrast.claims.evidence import Evidence, Verdict
+from kontrast.claims.registry import Claim, select
+from kontrast.claims.setting import Setting
+from kontrast.sweep import Store, data_digest, load_data, run_cells
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One claim, measured."""
+
+    claim: Claim
+    evidence: Evidence
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that the evidence gives."""
+        return self.evidence.verdict
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the verdict is the one in the project's own table."""
+        return self.verdict is self.claim.recorded
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON types; intervals become NAME_low and NAME_high, non-finite numbers null."""
+        measured: dict[str, float | None] = {}
+        for name, number in self.evidence.measured.items():
+            measured[name] = _finite(number.value)
+            if not number.is_plain:
+                measured |= {f"{name}_low": _finite(number.low), f"{name}_high": _finite(number.high)}
+        return {
+            "id": self.claim.id,
+            "title": self.claim.title,
+            "source": self.claim.source,
+            "verdict": self.verdict.value,
+            "recorded": self.claim.recorded.value,
+            "measured": measured,
+            "expected": {
+                c.name: {
+                    "low": _finite(c.low),
+                    "high": _finite(c.high),
+                    "role": c.role,
+                    "statement": c.statement,
+                    "holds": c.holds(self.evidence.measured),
+                }
+                for c in self.evidence.criteria
+            },
+            "setting": dict(self.evidence.setting),
+            "warnings": list(self.evidence.warnings),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def verification_spec(setting: Setting) -> dict[str, Any]:
+    """What decides the numbers, as JSON types: the setting, the data's content and this code."""
+    spec = {
+        "kind": "claims",
+        "format": FORMAT,
+        **asdict(setting),
+        "data": list(setting.data_names),
+        "data_digests": [data_digest(load_data(name, "all", None)) for name in setting.data_names],
+        "code": _code_digest(),
+    }
+    return json.loads(json.dumps(spec))  # type: ignore[no-any-return]
+
+
+def verification_name(spec: dict[str, Any]) -> str:
+    """A short name for the folder."""
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    return f"{spec['scale']}-{digest[:8]}"
+
+
+def verify(
+    ids: Sequence[str],
+    setting: Setting,
+    folder: Path | str,
+    *,
+    workers: int = 0,
+    on_start: Callable[[list[str], list[str]], None] = lambda done, missing: None,
+    on_done: Callable[[str], None] = lambda claim_id: None,
+) -> list[Record]:
+    """Measure the claims that `folder` does not hold yet, and return all that were asked for, in order."""
+    claims = select(ids)
+    store = Store(folder, command="verify")
+    store.claim(verification_spec(setting))
+    with store.lock():
+        store.clear_temporary()
+        missing = [claim.id for claim in claims if not store.has(claim.id)]
+        on_start([claim.id for claim in claims if claim.id not in missing], missing)
+        work = functools.partial(_measure_and_store, setting, Path(folder))
+        try:
+            run_cells(work, missing, workers=workers, on_done=on_done)
+        finally:
+            store.clear_temporary()
+    return [_record(claim, store.read(claim.id)) for claim in claims]
+
+
+def stored_records(folder: Path | str) -> list[Record]:
+    """Every claim that a folder holds whole, in the order of the papers."""
+    store = Store(folder, command="verify")
+    return [_record(claim, store.read(claim.id)) for claim in select(()) if store.has(claim.id)]
+
+
+def measure(claim: Claim, setting: Setting) -> Record:
+    """One claim, here and now, kept nowhere."""
+    start = time.perf_counter()
+    found = claim.measure(setting)
+    return Record(claim, found, time.perf_counter() - start)
+
+
+def _measure_and_store(setting: Setting, folder: Path, claim_id: str) -> None:
+    (claim,) = (claim for claim in select((claim_id,)) if claim.id == claim_id)
+    record = measure(claim, setting)
+    data = record.evidence.to_dataset().assign_attrs(seconds=record.seconds)
+    Store(folder, command="verify").write(claim_id, data)
+
+
+def _record(claim: Claim, stored: xr.Dataset) -> Record:
+    return Record(claim, Evidence.from_dataset(stored), float(stored.attrs["seconds"]))
+
+
+@functools.cache
+def _code_digest() -> str:
+    """A hash of this package's source: results of other code are never resumed."""
+    root = Path(kontrast.__file__).parent
+    content = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
