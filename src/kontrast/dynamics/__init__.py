@@ -1,5 +1,6 @@
 """Training and its closed-form twins, all returned as one `Trajectory`."""
 
+from kontrast.dynamics.closed_form import dot_product_descent, dot_product_flow
 from kontrast.dynamics.descent import gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
 from kontrast.dynamics.problem import Problem, contrastive_problem
@@ -12,6 +13,8 @@ __all__ = [
     "Status",
     "Trajectory",
     "contrastive_problem",
+    "dot_product_descent",
+    "dot_product_flow",
     "fixed_kernel_descent",
     "fixed_kernel_flow",
     "gradient_descent",

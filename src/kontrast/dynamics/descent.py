@@ -53,9 +53,10 @@ def gradient_descent(
     rates = _rates(learning_rate, parameters)
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
-    return run(
-        _NetworkDescent(function, parameters, problem, rates, set(orthonormal), batches), tape, tolerance=tolerance
+    stepper = _NetworkDescent(
+        function, parameters, problem, rates, set(orthonormal), batches, full_batch=batch_size is None
     )
+    return run(stepper, tape, tolerance=tolerance)
 
 
 class _NetworkDescent:
@@ -67,15 +68,23 @@ class _NetworkDescent:
         rates: dict[str, float],
         orthonormal: set[str],
         batches: Iterator[Problem],
+        *,
+        full_batch: bool,
     ) -> None:
         self.function, self.problem, self.rates, self.orthonormal = function, problem, rates, orthonormal
-        self.parameters = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
-        self.batches = batches
+        self.parameters = {name: p.detach().clone() for name, p in parameters.items()}
+        self.batches, self.full_batch = batches, full_batch
+
+    @property
+    def state(self) -> list[Tensor] | None:
+        return list(self.parameters.values()) if self.full_batch else None
 
     def loss(self) -> Tensor:
         self.batch = next(self.batches)
+        # Leaves of this step alone: nodes of an older graph may belong to another stream of a GPU.
+        self.leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
         with torch.enable_grad():
-            self.outputs = self.function(self.parameters, self.batch.inputs)
+            self.outputs = self.function(self.leaves, self.batch.inputs)
             self.value = self.batch.objective(self.outputs)
         self.gradients: dict[str, Tensor] | None = None
         return self.value.detach()
@@ -99,19 +108,19 @@ class _NetworkDescent:
         if self.batch is not self.problem:
             with torch.no_grad():
                 outputs = self.function(self.parameters, self.problem.inputs)
-        return Snapshot(step, outputs.detach(), {name: p.detach() for name, p in self.parameters.items()})
+        return Snapshot(step, outputs.detach(), self.parameters)
 
     def _gradients(self) -> dict[str, Tensor]:
         if self.gradients is None:
             # A parameter that the output does not use has the gradient zero.
             rows = torch.autograd.grad(
-                self.value, list(self.parameters.values()), allow_unused=True, materialize_grads=True
+                self.value, list(self.leaves.values()), allow_unused=True, materialize_grads=True
             )
             self.gradients = dict(zip(self.parameters, rows, strict=True))
         return self.gradients
 
     def _tangent(self, name: str, gradient: Tensor) -> Tensor:
-        return grassmann_tangent(self.parameters[name].detach(), gradient) if name in self.orthonormal else gradient
+        return grassmann_tangent(self.parameters[name], gradient) if name in self.orthonormal else gradient
 
 
 def _rates(learning_rate: float | Mapping[str, float], parameters: Mapping[str, Tensor]) -> dict[str, float]:

@@ -82,19 +82,22 @@ class _KernelDescent:
         self.product, self.objective, self.rate = product, objective, learning_rate
         self.outputs = outputs.detach().clone()
 
+    @property
+    def state(self) -> list[Tensor]:
+        return [self.outputs]
+
     def loss(self) -> Tensor:
         with torch.enable_grad():
-            point = self.outputs.requires_grad_()
+            point = self.outputs.detach().requires_grad_()
             value = self.objective(point)
         (self.gradient,) = torch.autograd.grad(value, point)
-        self.outputs = point.detach()
         return value.detach()
 
     def gradient_norm(self) -> float:
         return float(self.gradient.norm())
 
     def update(self) -> None:
-        self.outputs = self.outputs - self.rate * self.product(self.gradient)
+        self.outputs.sub_(self.product(self.gradient), alpha=self.rate)
 
     def snapshot(self, step: int) -> Snapshot:
         return Snapshot(step, self.outputs, {})

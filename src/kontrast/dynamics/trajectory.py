@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from kontrast._types import Tensor
+from kontrast.dynamics.replay import capture
 from kontrast.errors import InputError
 from kontrast.nets import Parameters
 
@@ -88,6 +89,10 @@ class Tape:
 class Stepper(Protocol):
     """A point that descends: the loss there, the gradient's norm, and one step."""
 
+    @property
+    def state(self) -> list[Tensor] | None:
+        """The tensors that a step changes in place; None where no two steps are alike (mini-batches)."""
+
     def loss(self) -> Tensor:
         """The loss at the current point, of this step's batch."""
 
@@ -107,7 +112,9 @@ def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
     seen: list[Snapshot] = []
     records: dict[str, list[Tensor]] = {name: [] for name in tape.recorders}
     status, wanted = Status.STEP_LIMIT, tape.steps
-    for step in range(tape.n_steps + 1):
+    replay = None if tolerance > 0 else capture(stepper, n_steps=tape.n_steps)
+    step = 0
+    while True:
         losses.append(float(stepper.loss()))
         if not math.isfinite(losses[-1]):
             status = Status.DIVERGED
@@ -120,8 +127,19 @@ def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
         if tolerance > 0 and stepper.gradient_norm() < tolerance:
             status = Status.CONVERGED
             break
-        if step < tape.n_steps:
-            stepper.update()
+        if step == tape.n_steps:
+            break
+        ahead = min((stop for stop in wanted if stop > step), default=tape.n_steps) - step
+        passed = replay.advance(ahead) if replay is not None and ahead > 1 else None
+        if passed is not None:
+            losses += passed
+            step += ahead
+            continue
+        if replay is not None and ahead > 1:  # the loss overflows within these steps: one by one, up to where it does
+            replay = None
+            stepper.loss()  # again, as its gradient was not taken yet and the way there and back has spoilt it
+        stepper.update()
+        step += 1
     last = stepper.snapshot(step)
     return Trajectory(
         steps=tuple(snapshot.step for snapshot in seen),

@@ -1,0 +1,56 @@
+r"""The one contrastive training that has a closed form: dot product, linear link, fixed kernel (claim A.closed).
+
+With the symmetric pair matrix S the loss is $-\mathrm{Tr}(F^\top S F)$, so $\partial L/\partial F = -2 S F$ and paper
+A's Lemma 9 is the linear system $\mathrm{vec}\,\dot F = 2 K (S \otimes I)\,\mathrm{vec}\,F$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError, require_positive
+
+
+def dot_product_flow(kernel: Tensor, outputs: Tensor, S: Tensor, *, times: Sequence[float]) -> Tensor:
+    r"""Outputs (len(times), m, z) of the flow: $\mathrm{vec}\,F(t) = e^{2tK(S \otimes I)}\,\mathrm{vec}\,F(0)$.
+
+    Args:
+        kernel: K, (m, m, z, z), or (m, m) where it acts on every output alike.
+        outputs: F(0), (m, z).
+        S: the symmetric pair matrix (m, m), dense or sparse (`kontrast.spectral.pair_matrix`).
+        times: any, in any order.
+    """
+    system, start = _system(kernel, outputs, S)
+    return torch.stack([(torch.linalg.matrix_exp(t * system) @ start).view_as(outputs) for t in times])
+
+
+def dot_product_descent(
+    kernel: Tensor, outputs: Tensor, S: Tensor, *, learning_rate: float, steps: Sequence[int]
+) -> Tensor:
+    r"""Outputs (len(steps), m, z) of descent: $\mathrm{vec}\,F_t = (I + 2\eta K(S \otimes I))^t\,\mathrm{vec}\,F_0$."""
+    require_positive(learning_rate=learning_rate)
+    if any(step < 0 for step in steps):
+        raise InputError(f"steps must be 0 or more, got {list(steps)}")
+    system, start = _system(kernel, outputs, S)
+    step_matrix = torch.eye(len(system), dtype=system.dtype, device=system.device) + learning_rate * system
+    return torch.stack([(torch.linalg.matrix_power(step_matrix, t) @ start).view_as(outputs) for t in steps])
+
+
+def _system(kernel: Tensor, outputs: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """2K(S ⊗ I) and F(0) in the shape it acts on: (mz, mz) on a vector, or (m, m) on the columns of F."""
+    m, z = outputs.shape
+    if tuple(S.shape) != (m, m):
+        raise InputError(f"the pair matrix must be {(m, m)} for {m} outputs, got {tuple(S.shape)}")
+    pairs = S.to_dense() if S.is_sparse else S
+    if kernel.shape == (m, m):
+        return 2 * kernel @ pairs, outputs
+    if kernel.shape == (m, m, z, z):
+        # (K (S ⊗ I))_(x i)(y j) = Σ_u K_ij(x, u) S_uy
+        product = torch.einsum("xuij,uy->xiyj", kernel, pairs)
+        return 2 * product.reshape(m * z, m * z), outputs.reshape(-1)
+    raise InputError(
+        f"the kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
+    )
