@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
-from kontrast.sweep import StudySpec
+from kontrast.sweep import StudySpec, Thresholds
 from kontrast.sweep.store import from_bytes
 
 TINY = ["--data", "digits", "--samples", "6", "--d-out", "3", "--widths", "8,32", "--seeds", "2", "--steps", "12"]
@@ -73,6 +74,10 @@ def test_help_states_the_librarys_own_defaults() -> None:
         "--widths": ",".join(map(str, spec.widths)),
         "--seeds": spec.n_seeds,
         "--steps": spec.n_steps,
+        "--pca-learning-rate": f"{spec.pca_learning_rate:g}",
+        "--tolerance": Thresholds().tolerance,
+        "--pca-tolerance": Thresholds().pca_tolerance,
+        "--probe-margin": Thresholds().probe_margin,
         "--device": spec.device,
         "--dtype": spec.dtype,
     }
@@ -83,9 +88,11 @@ def test_help_states_the_librarys_own_defaults() -> None:
 def test_a_study_prints_its_tables_and_verdicts(finished: Path) -> None:
     again = kontrast("study", *TINY, "-o", finished)
     assert again.returncode == 0
-    for word in ("cosine similarity", "dot similarity", "NTK drift", "cosine: ", "dot: "):
+    words = ("cosine similarity", "dot similarity", "NTK drift", "cosine: ", "dot: ")
+    for word in (*words, "orthonormal output layer", "orthonormal: ", "linear probes", "pixel-pca", "verdict: "):
         assert word in again.stdout
-    assert max(len(line) for line in again.stdout.splitlines() if "report:" not in line) <= 80
+    assert max(cell_len(line) for line in again.stdout.splitlines() if "report:" not in line) <= 80
+    assert "…" not in again.stdout  # nothing is cut off
     page = (finished / "report.html").read_text()
     assert "<svg" in page
 
@@ -96,6 +103,27 @@ def test_json_is_the_only_thing_on_standard_output(finished: Path) -> None:
         assert set(content["similarities"]) == {"cosine", "dot"}
         assert content["report"] == str(finished / "report.html")
         assert content["spec"]["widths"] == [8, 32]
+        assert content["pca"]["widths"] == [8, 32]
+        assert 0 < content["probes"]["means"]["pixels"][0] <= 1
+        assert content["headline"]
+
+
+def test_thresholds_are_options_of_study_and_report(finished: Path) -> None:
+    options = ("--tolerance", "0.3", "--pca-tolerance", "0.999", "--probe-margin", "0.5")
+    for command in (("study", *TINY, "-o", finished), ("report", finished)):
+        content = json.loads(kontrast(*command, *options, "--json").stdout)
+        assert content["thresholds"] == {"tolerance": 0.3, "pca_tolerance": 0.999, "probe_margin": 0.5}
+        assert content["pca"]["verdict"] == "pca"
+        page = (finished / "report.html").read_text()
+        assert "a PCA tolerance of 0.999" in page
+    assert json.loads(kontrast("report", finished, "--json").stdout)["pca"]["verdict"] != "pca"
+
+
+def test_data_without_labels_is_studied_without_probes(bad_files: Path, tmp_path: Path) -> None:
+    done = kontrast("study", "--data", bad_files / "unlabelled.npy", *TINY[2:], "-o", tmp_path / "s")
+    assert done.returncode == 0, done.stderr
+    assert "no downstream probes, the data has no labels" in " ".join(done.stdout.split())
+    assert "No downstream probes: the data has no labels" in (tmp_path / "s" / "report.html").read_text()
 
 
 def test_report_rebuilds_the_same_page_from_the_cells_alone(finished: Path) -> None:
@@ -155,6 +183,13 @@ BAD = [
     (["study", *TINY, "--widths", "2", "--parametrization", "orthogonal"], "width 2 < 3"),
     (["study", *TINY, "--workers", "0"], "--workers must be at least 1"),
     (["study", *TINY, "--tolerance", "2"], "tolerance must lie between 0 and 1"),
+    (["study", *TINY, "--pca-tolerance", "0"], "pca_tolerance must lie between 0 and 1"),
+    (["study", *TINY, "--probe-margin", "-1"], "probe_margin must be at least 0"),
+    (["report", "mine", "--probe-margin", "7"], "probe_margin must be at least 0"),
+    (["study", *TINY, "--pca-learning-rate", "0"], "pca_learning_rate must be a positive number"),
+    (["study", *TINY, "--probe-samples", "5000"], "has 1797 samples, 898 to train and to test on"),
+    (["study", "--data", "unlabelled.npy", *TINY[2:], "--probe-samples", "5"], "has no labels"),
+    (["study", "--data", "constant.npy", *TINY[2:]], "is the same, so there is nothing to contrast"),
     (["study", *TINY, "--similarity", "l2"], "l2"),
     (["study", *TINY, "--view", "crop:2,1"], "crop"),
     (["study", *TINY, "-o", "mine"], "exists and holds no results"),
@@ -172,7 +207,9 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, value in (("nan", np.nan), ("inf", np.inf)):
         rows[3, 2] = value
         np.save(folder / f"{name}.npy", rows)
-    np.save(folder / "huge.npy", np.full((30, 4), 1e120))
+    np.save(folder / "huge.npy", 1e120 * np.random.default_rng(0).random((30, 4)))
+    np.save(folder / "unlabelled.npy", np.random.default_rng(0).random((30, 4)))
+    np.save(folder / "constant.npy", np.full((30, 4, 4), 0.5))
     np.save(folder / "cube.npy", np.ones((3, 4, 5, 6, 7)))
     np.save(folder / "words.npy", np.array(["a", "b"]))
     (folder / "mine").mkdir()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from kontrast.sweep import MEASURES, StudySpec
+from kontrast.sweep import EMBEDDINGS, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
 
 Divergence = Callable[[int, int], int | None]  # (width, seed) → the step of divergence, None where there is none
 
@@ -25,15 +25,20 @@ def study(
     scale: Mapping[str, float] | None = None,
     kernel_until: int | None = None,
     flat_gap: bool = False,
+    pca_diverging: Divergence = lambda width, seed: None,
+    n_classes: int = 10,
     **fields: Any,
 ) -> xr.Dataset:
     """A result whose measures are multiplied by `scale` and whose runs stop where `diverging` says (dot by default).
 
     From the step `kernel_until` on the fixed kernel's own prediction is overflown. `flat_gap`: no fall with width.
+    The PCA view and the probes are there where the spec has them.
     """
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
-    small = StudySpec(widths=(16, 64, 256), n_seeds=3, n_steps=60, view="crop:0.5,1.0", data_digest="61cc0492")
+    small = StudySpec(
+        widths=(16, 64, 256), n_seeds=3, n_steps=60, view="crop:0.5,1.0", data_digest="61cc0492", n_probe_samples=500
+    )
     spec = dataclasses.replace(small, similarities=similarities, **{"learning_rates": rates, **fields})
     runs = {"dot": later_when_wider} if diverging is None else diverging
     parts = [_runs(spec, name, runs.get(name, lambda width, seed: None), scale or {}) for name in similarities]
@@ -44,8 +49,71 @@ def study(
             result[name] = result[name].where(result.step < kernel_until)
     if flat_gap:
         result["kernel_gap"] = result.kernel_gap * (result.width / 16.0) ** 0.75
+    if not spec.without_pca:
+        result = result.assign(_orthonormal(spec, pca_diverging, scale or {}))
+    result["n_classes"] = xr.full_like(result.diverged.isel(similarity=0, drop=True), n_classes)
+    if spec.n_probe_samples:
+        probes = _probes(spec, result)
+        result = result.assign(probes).assign_coords(embedding=probes.embedding)
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result
+
+
+def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, float]) -> xr.Dataset:
+    widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.record_steps, dtype=float)
+    w, s, t = np.meshgrid(widths, np.arange(spec.n_seeds, dtype=float), steps, indexing="ij")
+    noise, grown = 1 + 0.1 * np.sin(3 * s + np.log2(w)), np.log1p(t) / np.log1p(steps[-1])
+    values = {
+        "pca_angle_start": np.minimum(1, 0.001 + 1.5 / w * noise + (1 - grown)),
+        "pca_angle_now": np.minimum(1, 0.001 + 0.5 / w * noise + (1 - grown)),
+        "pca_angle_frozen": np.minimum(1, 0.0005 * noise + (1 - grown)),
+        "matrix_drift": 6 / w * grown * noise,
+        "frozen_gap": 3 / w * grown * noise,
+        "eigengap": 0.02 * noise,
+        "pca_loss": -0.3 * grown * noise,
+    }
+    assert values.keys() == PCA_MEASURES.keys()
+    stopped = np.array([[diverges(int(width), seed) or np.nan for seed in range(spec.n_seeds)] for width in widths])
+    for name, value in values.items():
+        value[t >= stopped[..., None]] = np.nan
+        values[name] = value * scale.get(name, 1.0)
+    dims = ("width", "seed")
+    return xr.Dataset(
+        {name: ((*dims, "step"), value, {"long_name": PCA_MEASURES[name]}) for name, value in values.items()}
+        | {
+            "pca_diverged": (dims, np.isfinite(stopped).astype(np.int32)),
+            "pca_stopped_at": (dims, np.where(np.isfinite(stopped), stopped, spec.n_steps).astype(np.int32)),
+            "pca_not_unique": (dims, np.zeros(stopped.shape, dtype=np.int32)),
+            "eigengap_start": (dims, np.full(stopped.shape, 0.02)),
+        }
+    )
+
+
+def _probes(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
+    """Accuracies by formula: those of the input the same at every width, NaN for a run that diverged."""
+    there = {
+        "random",
+        *spec.similarities,
+        *OF_THE_INPUT,
+        *(() if spec.without_pca else ("pca", "trained", "iterative")),
+    }
+    names = [name for name in EMBEDDINGS if name in there]
+    widths, seeds = np.meshgrid(sorted(spec.widths), np.arange(spec.n_seeds), indexing="ij")
+    scores = []
+    for k, name in enumerate(names):
+        score = 0.4 + 0.02 * k + 0.01 * seeds + 0.02 * (0 if name in OF_THE_INPUT else np.log10(widths))
+        if name in spec.similarities:
+            score = np.where(result.diverged.sel(similarity=name).transpose("width", "seed") == 1, np.nan, score)
+        if name == "trained":
+            score = np.where(result.pca_diverged.transpose("width", "seed") == 1, np.nan, score)
+        scores.append(score)
+    return xr.Dataset(
+        {
+            "probe_accuracy": (("embedding", "width", "seed"), scores),
+            "probe_overlap": (("width", "seed"), np.zeros(widths.shape, dtype=np.int32)),
+        },
+        coords={"embedding": names},
+    )
 
 
 def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping[str, float]) -> xr.Dataset:

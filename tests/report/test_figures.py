@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from kontrast.report.axes import COLOURS, INK, log_limits, log_ticks, number, style, width_colours
-from kontrast.report.figures import panel_figure, plate_figure, plates
-from kontrast.sweep import find
+from kontrast.report.drawing import panel_figure, plate_figure
+from kontrast.report.figures import plates
+from kontrast.sweep import OF_THE_INPUT, Thresholds, find
 from tests.report.studies import study
 
 
@@ -121,7 +122,7 @@ def test_the_tolerance_is_a_line() -> None:
     result = study()
     [panel] = [
         p
-        for plate in plates(result, find(result, tolerance=0.125))
+        for plate in plates(result, find(result, Thresholds(tolerance=0.125)))
         for p in plate.panels
         if p.name == "prediction-step"
     ]
@@ -170,6 +171,60 @@ def test_legends_explain_only_what_is_drawn() -> None:
     assert alone == "circles: one seed"
     assert "diverged" in legend_title(axes_of(study(), "study-step"))
     assert "diverged" not in legend_title(axes_of(study(diverging={}), "study-step"))
+
+
+@pytest.mark.parametrize(
+    "panel, measures", [("pca", ("pca_angle_start", "pca_angle_now")), ("features", ("matrix_drift", "frozen_gap"))]
+)
+def test_the_orthonormal_run_is_drawn_as_measured(panel: str, measures: tuple[str, str]) -> None:
+    result = study(pca_diverging=lambda width, seed: 20 if (width, seed) == (64, 1) else None)
+    found = find(result).pca
+    assert found is not None
+    against_width, against_step = axes_of(result, f"{panel}-width"), axes_of(result, f"{panel}-step")
+    for measure, hue in zip(measures, ("start", "now"), strict=True):
+        [mean] = lines(against_width, color=COLOURS[hue], markersize=5.5)
+        np.testing.assert_allclose(mean.get_ydata(), found.means[measure])
+        for colour, seeds in zip(
+            width_colours(hue, 3), result[measure].transpose("width", "seed", "step"), strict=True
+        ):
+            [mean] = lines(against_step, color=colour, linewidth=1.6)
+            np.testing.assert_allclose(mean.get_ydata(), seeds.mean("seed", skipna=False))
+    assert len(lines(against_step, marker="x")) == 2  # one diverged run, in both curves
+
+
+def test_the_pca_tolerance_is_a_line() -> None:
+    result = study()
+    made = plates(result, find(result, Thresholds(pca_tolerance=0.25)))
+    [panel] = [p for plate in made for p in plate.panels if p.name == "pca-step"]
+    [ax] = panel_figure(panel).axes
+    assert [list(line.get_ydata()) for line in lines(ax, color=INK)] == [[0.25, 0.25]]
+
+
+def test_probes_show_every_embedding_and_lines_without_a_width() -> None:
+    result = study()
+    found = find(result).probes
+    assert found is not None
+    ax = axes_of(result, "probes")
+    texts = legend_texts(ax)
+    assert "dot (diverged)" in texts
+    assert {text.removesuffix(" (diverged)") for text in texts} == set(found.embeddings)
+    drawn = [line.get_ydata() for line in ax.lines if len(line.get_ydata()) == 3]
+    for name in set(found.embeddings) - {*OF_THE_INPUT, "dot"}:
+        assert any(np.allclose(y, found.means[name]) for y in drawn), name
+    levels = [y[0] for line in ax.lines if len(y := line.get_ydata()) == 2]
+    np.testing.assert_allclose(levels, [found.means[name][0] for name in OF_THE_INPUT])
+    low, high = ax.get_ylim()
+    finite = result.probe_accuracy.values[np.isfinite(result.probe_accuracy.values)]
+    assert low < finite.min() < finite.max() < high
+
+
+def test_what_was_not_measured_has_no_plate() -> None:
+    def names(**fields: object) -> set[str]:
+        return {plate.name for plate in plates(study(**fields), find(study(**fields)))}
+
+    assert {"pca", "features", "probes"} <= names()
+    assert not {"pca", "features"} & names(parametrization="standard")
+    assert "probes" not in names(n_probe_samples=0)
 
 
 def test_losses_are_drawn_with_their_twin() -> None:

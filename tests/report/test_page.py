@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 import kontrast.sweep
 from kontrast.cli import app
 from kontrast.report.command import OPTIONS, command
-from kontrast.report.page import RULES, render, share, short
-from kontrast.sweep import Findings, StudySpec, Verdict, find
+from kontrast.report.page import PCA_COLUMNS, PCA_RULES, RULES, accuracy, render, share, short
+from kontrast.sweep import Findings, PCAVerdict, StudySpec, Thresholds, Verdict, find
 from tests.report.reading import Page
 from tests.report.studies import later_when_wider, study
 
 
 def page_of(result: Any, **options: float) -> tuple[Page, Findings]:
-    findings = find(result, **options)
+    findings = find(result, Thresholds(**options))
     return Page(render(result, findings, (FAKE,), {})), findings
 
 
@@ -81,8 +81,11 @@ def test_verdicts_are_the_findings_words() -> None:
     for found in findings.similarities:
         assert found.verdict.value in page.text("span")
         assert found.sentence.removeprefix(f"{found.similarity}: ") in page.text("p")
+    assert findings.pca is not None
+    assert findings.pca.sentence.removeprefix("orthonormal: ") in page.text("p")
+    assert findings.headline[1:] in page.text("p")
     badges = [a["class"].split()[1] for a in page.all("span") if "badge" in a.get("class", "")]
-    assert badges == [found.verdict.name.lower() for found in findings.similarities]
+    assert badges == [found.verdict.name.lower() for found in (*findings.similarities, findings.pca)]
 
 
 VERDICTS = {
@@ -99,7 +102,8 @@ VERDICTS = {
 def test_the_rule_that_decided_is_marked(verdict: Verdict) -> None:
     page, findings = page_of(VERDICTS[verdict])
     assert findings.similarities[0].verdict is verdict
-    assert page.text("strong") == "(decided cosine)"
+    assert page.text("strong").startswith("(decided cosine)")
+    assert page.text("strong").count("cosine") == 1
     items = page.text("ol").split(";")
     [marked] = [item for item in items if "(decided cosine)" in item]
     assert verdict.value in marked
@@ -129,11 +133,101 @@ def test_a_kernel_that_overflows_at_once_is_no_kernel() -> None:
     assert rows_after(page, "cosine similarity")[1] == ["16", *["–"] * 8]
 
 
-def test_another_tolerance_is_named_and_repeated() -> None:
-    page, _ = page_of(study(), tolerance=0.125)
-    assert "a tolerance of 0.125" in page.text("p")
-    assert "--tolerance 0.125" in page.text("pre")
-    assert "kontrast report FOLDER --tolerance" in page.text("pre")
+def test_other_thresholds_are_named_and_repeated() -> None:
+    page, findings = page_of(study(), tolerance=0.125, pca_tolerance=0.3, probe_margin=0.07)
+    for words in ("a tolerance of 0.125", "a PCA tolerance of 0.3", "a probe margin of 0.07"):
+        assert words in page.text("p")
+    options = "--tolerance 0.125 --pca-tolerance 0.3 --probe-margin 0.07"
+    assert f"kontrast report FOLDER {options}" in page.text("pre")
+    assert command(findings).text.endswith(options)
+    rows = {row[0]: row[1:] for row in rows_after(page, "Every threshold")}
+    assert rows["pca_tolerance"] == ["0.3", "--pca-tolerance"]
+
+
+def test_the_pca_table_holds_the_means_and_the_exponents() -> None:
+    page, findings = page_of(study())
+    assert findings.pca is not None
+    body = {row[0]: row[1:] for row in rows_after(page, "Orthonormal output layer")[1:]}
+    for i, width in enumerate(findings.pca.widths):
+        expected = [write(findings.pca.means[name][i]) for name, (_, write) in PCA_COLUMNS.items()]
+        assert body[str(width)] == expected
+    laws = " ".join(body["∝ M^"])
+    assert all(str(law) in laws for law in findings.pca.exponents.values())
+    assert laws.count("[") == len(findings.pca.exponents) == 4
+
+
+def test_the_probe_table_holds_means_and_deviations() -> None:
+    page, findings = page_of(study())
+    found = findings.probes
+    assert found is not None
+    head, *rows = rows_after(page, "Linear probes")
+    assert head == ["width", *found.embeddings]
+    for i, row in enumerate(rows):
+        assert row[1:] == [accuracy(found.means[name][i], found.deviations[name][i]) for name in found.embeddings]
+        assert row[1 + found.embeddings.index("dot")] == "–"  # it diverged
+    assert "none of them was contrasted" in page.text("p")
+    crowded = study()
+    crowded["probe_overlap"] += 30
+    assert "30 of these were contrasted too" in page_of(crowded)[0].text("p")
+
+
+def test_accuracies_are_written_in_per_cent() -> None:
+    assert [accuracy(*pair) for pair in ((0.8123, 0.0149), (1.0, float("nan")), (float("nan"), 0.1))] == [
+        "81.2±1.5",
+        "100.0",
+        "–",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"n_probe_samples": 0, "n_classes": 0}, "No downstream probes: the data has no labels"),
+        ({"n_probe_samples": 0, "n_classes": 1}, "No downstream probes: the data's labels are all of one class"),
+        ({"n_probe_samples": 0}, "No downstream probes: they were switched off"),
+        ({"parametrization": "standard"}, "No PCA view: paper A's network (7) is one in ntk parametrization"),
+        ({"d_out": 17}, "No PCA view: 17 orthonormal columns need a width of 17, and one is 16"),
+        ({"n_samples": 5}, "No PCA view: 10 points have no unique PCA of 10 dimensions"),
+    ],
+    ids=str,
+)
+def test_what_is_missing_is_said(fields: dict[str, Any], words: str) -> None:
+    page, _ = page_of(study(**fields))
+    assert words in page.text("p")
+
+
+PCA_VERDICTS = {
+    PCAVerdict.DIVERGES: study(pca_diverging=lambda width, seed: 20),
+    PCAVerdict.UNDEFINED: study().assign(pca_not_unique=study().pca_not_unique + 1),
+    PCAVerdict.PCA: study(),
+    PCAVerdict.PCA_WHEN_WIDER: study(scale={"pca_angle_start": 30}),
+    PCAVerdict.PCA_OF_LEARNED_FEATURES: study(widths=(64, 256), scale={"pca_angle_start": 30}),
+    PCAVerdict.PCA_UNDERWAY: study(
+        scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen"), 300.0) | {"frozen_gap": 0.01}
+    ),
+    PCAVerdict.NOT_CONVERGED: study(
+        scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "frozen_gap"), 300.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("verdict", PCAVerdict)
+def test_the_pca_rule_that_decided_is_marked(verdict: PCAVerdict) -> None:
+    assert list(PCA_RULES) == [
+        PCAVerdict.DIVERGES,
+        PCAVerdict.UNDEFINED,
+        PCAVerdict.PCA,
+        PCAVerdict.PCA_WHEN_WIDER,
+        PCAVerdict.PCA_OF_LEARNED_FEATURES,
+        PCAVerdict.PCA_UNDERWAY,
+        PCAVerdict.NOT_CONVERGED,
+    ]
+    page, findings = page_of(PCA_VERDICTS[verdict])
+    assert findings.pca is not None
+    assert findings.pca.verdict is verdict
+    [marked] = [item for item in page.text("ol").split(";") if "(decided orthonormal)" in item]
+    assert verdict.value in marked
+    assert PCA_RULES[verdict] in marked
 
 
 def test_every_field_of_the_spec_is_in_the_setting() -> None:
@@ -178,6 +272,8 @@ SPECS = {
         device="cpu",
         dtype="float32",
         learning_rates=(0.003,),
+        pca_learning_rate=0.5,
+        n_probe_samples=30,
     ),
     "one rate for both": study(learning_rates=(0.02, 0.02)),
     "a rate for each": study(learning_rates=(0.2, 1e-05)),
@@ -221,7 +317,8 @@ def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_the_default_study_has_a_short_command() -> None:
-    assert command(find(SPECS["the default"])).text == "kontrast study --view crop:0.5,1.0 --learning-rate 0.1,0.00284"
+    expected = "kontrast study --view crop:0.5,1.0 --learning-rate 0.1,0.00284 --probe-samples 500"
+    assert command(find(SPECS["the default"])).text == expected
 
 
 @pytest.mark.parametrize("fields", [{"n_probes": 7}, {"data": "\x01.npz"}])

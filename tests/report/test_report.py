@@ -44,6 +44,12 @@ CASES = {
     "the kernel's prediction overflows at once": study(similarities=("cosine",), kernel_until=1),
     "zeros": study(similarities=("cosine",), scale=dict.fromkeys(MEASURES.keys() - {"output_move"}, 0.0)),
     "huge": study(scale={"ntk_drift_max": 1e150, "loss": 1e150, "output_move": 1e150, "parameter_move": 1e150}),
+    "the orthonormal run diverges at once": study(pca_diverging=lambda w, s: 1),
+    "some orthonormal runs diverge": study(pca_diverging=lambda w, s: 20 if s == 1 and w > 16 else None),
+    "a PCA that is met exactly": study(scale=dict.fromkeys(("pca_angle_start", "matrix_drift", "frozen_gap"), 0.0)),
+    "no PCA view": study(parametrization="standard"),
+    "no labels": study(n_probe_samples=0, n_classes=0),
+    "neither": study(parametrization="orthogonal", n_probe_samples=0),
     "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
 }
 wild = CASES["a wild law through two widths"]
@@ -67,6 +73,7 @@ def test_a_report_is_its_page_its_panels_and_the_headline(built: Path) -> None:
         "movement-outputs",
     ]
     panels += ["collapse-rank", "collapse-spread", "divergence", "losses-cosine", "losses-dot"]
+    panels += ["pca-width", "pca-step", "features-width", "features-step", "probes"]
     expected = {"report.html", "figures/study.png", *(f"figures/{name}.svg" for name in panels)}
     assert content(built).keys() == expected
     assert len(Page((built / "report.html").read_text()).all("svg")) == len(panels)
@@ -212,7 +219,7 @@ def test_the_page_is_accessible(built: Path) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
     assert all(a["role"] == "img" and len(a["aria-label"]) > 20 and a["viewbox"] for a in page.all("svg"))
-    assert len(page.all("figure")) == len(page.all("figcaption")) == 6
+    assert len(page.all("figure")) == len(page.all("figcaption")) == 9
     assert not [a for a in page.all("svg") if "width" in a or "height" in a]  # so that CSS scales them
 
 
@@ -238,7 +245,7 @@ def test_text_has_contrast_in_both_schemes(built: Path) -> None:
             for ground in ("page", "raised"):
                 assert contrast(scheme[ink], scheme[ground]) >= 4.5
     badges = re.findall(r"--badge: (#\w{6})", css)
-    assert len(badges) == 5
+    assert len(badges) == 10
     assert min(contrast("#ffffff", badge) for badge in badges) >= 4.5
 
 

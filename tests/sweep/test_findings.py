@@ -12,11 +12,20 @@ import xarray as xr
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from kontrast.errors import InputError
-from kontrast.sweep import MEASURES, StudySpec, Verdict, find
+from kontrast.sweep import MEASURES, PCAVerdict, StudySpec, Thresholds, Verdict, find
+from kontrast.sweep.findings import ANSWERS
+from tests.report import studies
 
+# Neither a PCA view nor probes: `test_pca_findings` and `test_probe_findings` judge those.
 SPEC = StudySpec(
-    widths=(64, 128, 256, 512), n_seeds=3, n_steps=100, similarities=("cosine",), learning_rates=(0.1,), view="crop"
+    widths=(64, 128, 256, 512),
+    n_seeds=3,
+    n_steps=100,
+    similarities=("cosine",),
+    learning_rates=(0.1,),
+    view="crop",
+    parametrization="standard",
+    n_probe_samples=0,
 )
 
 
@@ -56,6 +65,7 @@ def study(
         "kernel_diverged": (dims, np.full(shape[:3], kernel_diverged, dtype=np.int32)),
         "stopped_at": (dims, stopped),
         "learning_rate": (dims, np.full(shape[:3], 0.1)),
+        "n_classes": (dims[1:], np.zeros(shape[1:3], dtype=np.int32)),
     }
     coords = {"similarity": ["cosine"], "width": list(spec.widths), "seed": range(spec.n_seeds), "step": steps}
     return xr.Dataset(data, coords=coords, attrs={"spec": json.dumps(spec.as_dict())})
@@ -126,8 +136,8 @@ def test_a_model_that_barely_moved_is_not_judged() -> None:
 
 def test_the_tolerance_decides() -> None:
     result = study(gap_at_64=0.4)
-    assert find(result, tolerance=0.2).similarities[0].verdict is Verdict.KERNEL
-    assert find(result, tolerance=0.01).similarities[0].verdict is Verdict.KERNEL_WHEN_WIDER
+    assert find(result, Thresholds(tolerance=0.2)).similarities[0].verdict is Verdict.KERNEL
+    assert find(result, Thresholds(tolerance=0.01)).similarities[0].verdict is Verdict.KERNEL_WHEN_WIDER
 
 
 def test_divergence_everywhere_and_later_when_wider() -> None:
@@ -214,7 +224,39 @@ def test_json_holds_every_number_and_no_nan() -> None:
     assert json.loads(text)["spec"] == SPEC.as_dict()
 
 
-@pytest.mark.parametrize("tolerance", [0.0, 1.0, -1.0, math.nan])
-def test_a_senseless_tolerance_is_refused(tolerance: float) -> None:
-    with pytest.raises(InputError, match="tolerance must lie between 0 and 1"):
-        find(study(), tolerance=tolerance)
+def test_the_headline_has_a_word_for_every_run_and_what_training_buys() -> None:
+    found = find(studies.study())
+    assert found.pca is not None
+    assert found.probes is not None
+    assert found.probes.gain is not None
+    assert found.headline == f"kernel (cosine); divergence (dot); PCA (orthonormal); {found.probes.gain.sentence}"
+    assert found.verdict.split("\n") == [
+        found.headline,
+        *(one.sentence for one in found.similarities),
+        found.pca.sentence,
+    ]
+    alike = find(studies.study(diverging={}, n_probe_samples=0, n_classes=0, parametrization="standard"))
+    assert alike.headline == "kernel (cosine, dot); no downstream probes, the data has no labels"
+    assert set(ANSWERS) == {*Verdict, *PCAVerdict}
+
+
+def test_learning_is_said_of_features_that_move() -> None:
+    learned = find(studies.study(widths=(64, 256), scale={"pca_angle_start": 30}))
+    assert "learning (orthonormal)" in learned.headline
+    both = find(studies.study(similarities=("cosine",), scale={"kernel_gap": 20, "pca_angle_start": 30}, flat_gap=True))
+    assert "learning (cosine)" in both.headline
+
+
+def test_json_holds_the_pca_view_the_probes_and_the_thresholds() -> None:
+    chosen = Thresholds(tolerance=0.06, pca_tolerance=0.2, probe_margin=0.03)
+    content = json.loads(json.dumps(find(studies.study(), chosen).as_dict(), allow_nan=False))
+    assert content["thresholds"] == {"tolerance": 0.06, "pca_tolerance": 0.2, "probe_margin": 0.03}
+    assert content["pca"]["verdict"] == "pca"
+    assert content["pca"]["exponents"]["matrix_drift"]["exponent"] == pytest.approx(-1, abs=0.1)
+    assert content["probes"]["means"]["dot"] == [None, None, None]
+    assert content["probes"]["gain"]["buys"] in (True, False)
+    assert content["headline"].startswith("kernel (cosine)")
+    absent = find(study()).as_dict()
+    assert absent["pca"] is None
+    assert "ntk parametrization" in absent["without_pca"]
+    assert absent["without_probes"] == "the data has no labels"

@@ -103,6 +103,10 @@ BAD = [
     ({"n_steps": 10**9}, InputError, "n_steps must be at least 1 and at most 100000000"),
     ({"widths": (10**9,)}, InputError, r"width 1000000000 .* GiB .* smaller widths"),
     ({"device": "cuda:x"}, InputError, "device must look like"),
+    ({"pca_learning_rate": 0.0}, InputError, "pca_learning_rate must be a positive number"),
+    ({"pca_learning_rate": math.nan}, InputError, "pca_learning_rate must be a positive number"),
+    ({"n_probe_samples": -1}, InputError, "n_probe_samples must be 0 for none, or at most"),
+    ({"n_probe_samples": 899}, InputError, "has 1797 samples, 898 to train and to test on"),
     ({"n_seeds": 0}, InputError, "n_seeds must be at least 1"),
     ({"n_steps": 0}, InputError, "n_steps must be at least 1"),
     ({"d_out": 0}, InputError, "d_out must be at least 1"),
@@ -129,7 +133,59 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         prepare(dataclasses.replace(DIGITS, device="cuda"))
 
 
-def test_data_without_any_signal_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "zero.npy", np.zeros((20, 3)))
-    with pytest.raises(InputError, match=r"every sample of .* is zero"):
-        prepare(dataclasses.replace(DIGITS, data=str(tmp_path / "zero.npy")))
+@pytest.mark.parametrize("value, word", [(0.0, "zero"), (0.7, "the same")])
+@pytest.mark.parametrize("rates", [None, (0.1, 0.1)])
+def test_data_without_any_signal_is_refused(
+    tmp_path: Path, value: float, word: str, rates: tuple[float, ...] | None
+) -> None:
+    np.save(tmp_path / "flat.npy", np.full((20, 3, 3), value))
+    with pytest.raises(InputError, match=rf"every sample of .* is {word}, so there is nothing to contrast"):
+        prepare(dataclasses.replace(DIGITS, data=str(tmp_path / "flat.npy"), learning_rates=rates))
+
+
+def labelled(folder: Path, labels: np.ndarray | None) -> str:
+    rows = np.random.default_rng(0).random((40, 3))
+    np.savez(folder / "data.npz", x=rows, **({} if labels is None else {"y": labels}))
+    return str(folder / "data.npz")
+
+
+NO_PROBES = {
+    "no labels": (None, "has no labels", 0),
+    "one class": (np.zeros(40, dtype=int), "has labels of one class only", 0),
+    "a class of one": (np.array([1] + [0] * 39), "has too few samples of a second class", 16),  # enough of all 40
+}
+
+
+@pytest.mark.parametrize("name", NO_PROBES)
+def test_data_that_no_probe_can_learn_from_has_none_and_refuses_those_asked_for(name: str, tmp_path: Path) -> None:
+    labels, problem, automatic = NO_PROBES[name]
+    spec = dataclasses.replace(DIGITS, data=labelled(tmp_path, labels))
+    assert prepare(spec).n_probe_samples == automatic
+    assert prepare(dataclasses.replace(spec, n_probe_samples=0)).n_probe_samples == 0
+    with pytest.raises(InputError, match=f"asked for 5 probe samples but .* {problem}; leave --probe-samples out"):
+        prepare(dataclasses.replace(spec, n_probe_samples=5))
+
+
+@pytest.mark.parametrize("n_samples, n_probe_samples", [(8, 16), (20, 10), (30, 10), (40, 10)])
+def test_probe_samples_are_what_the_contrasted_leave_or_a_quarter(
+    n_samples: int, n_probe_samples: int, tmp_path: Path
+) -> None:
+    data = labelled(tmp_path, np.arange(40) % 2)
+    assert prepare(dataclasses.replace(DIGITS, data=data, n_samples=n_samples)).n_probe_samples == n_probe_samples
+    assert prepare(DIGITS).n_probe_samples == 500
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({}, ""),
+        ({"parametrization": "standard"}, "ntk parametrization"),
+        ({"widths": (4, 16)}, "5 orthonormal columns need a width of 5, and one is 4"),
+        ({"n_samples": 2, "d_out": 4}, "4 points have no unique PCA of 4 dimensions"),
+        ({"n_samples": 2, "d_out": 3}, ""),
+    ],
+)
+def test_the_pca_view_says_when_it_cannot_be(change: dict[str, object], reason: str) -> None:
+    without = dataclasses.replace(DIGITS, **{"d_out": 5, **change}).without_pca
+    assert reason in without
+    assert bool(reason) == bool(without)

@@ -15,9 +15,22 @@ from kontrast.data import load, make_pairs, parse_view
 from kontrast.errors import KontrastError
 from kontrast.losses import ContrastiveLoss, Cosine, Linear
 from kontrast.nets import MLP
-from kontrast.sweep import MEASURES, Interrupted, Store, StudySpec, measure, prepare, run_cells, run_study
+from kontrast.sweep import (
+    EMBEDDINGS,
+    MEASURES,
+    OF_THE_INPUT,
+    PCA_MEASURES,
+    Interrupted,
+    Store,
+    StudySpec,
+    measure,
+    prepare,
+    run_cells,
+    run_study,
+)
 from kontrast.sweep.execute import THREAD_VARIABLES
-from kontrast.sweep.study import MAX_DENSE, _generator
+from kontrast.sweep.records import generator_for
+from kontrast.sweep.study import MAX_DENSE
 from tests.reference import ntk
 
 TINY = StudySpec(data="digits", n_samples=6, d_out=3, widths=(8, 32), n_seeds=2, n_steps=12)
@@ -30,10 +43,10 @@ def cell() -> xr.Dataset:
 
 def test_a_cell_is_what_a_slow_hand_written_study_measures(cell: xr.Dataset) -> None:
     """The whole cell again with torch's own backward, the Jacobian kernel and an explicit loop."""
-    spec, sampler = prepare(TINY), _generator(1, 0)
+    spec, sampler = prepare(TINY), generator_for(1, 0)
     sample = load("digits", dtype=torch.float64).subsample(6, generator=sampler)
     pairs = make_pairs(sample.x, view=parse_view(spec.view), generator=sampler)
-    net = MLP(64, 8, 3, generator=_generator(1, 8), dtype=torch.float64)
+    net = MLP(64, 8, 3, generator=generator_for(1, 8), dtype=torch.float64)
     loss, x, probes = ContrastiveLoss(Cosine(0.01), Linear()), pairs.rows, sample.rows
     K_pool, K0, f0 = ntk.empirical_ntk(net, x, x), ntk.empirical_ntk(net, probes, probes), net(x).detach()
     start = torch.cat([p.detach().flatten() for p in net.parameters()])
@@ -72,6 +85,42 @@ def test_cells_have_one_shape_and_their_status(cell: xr.Dataset) -> None:
     assert cell.diverged.values.tolist() == [0, 0]
     assert cell.stopped_at.values.tolist() == [12, 12]
     assert np.isfinite(cell[list(MEASURES)].to_dataarray()).all()
+
+
+def test_a_cell_holds_the_pca_view_and_the_probes(cell: xr.Dataset) -> None:
+    assert set(PCA_MEASURES) < set(cell.data_vars)
+    assert np.isfinite(cell[list(PCA_MEASURES)].to_dataarray()).all()
+    assert cell.pca_angle_start.dims == ("step",)
+    assert cell.embedding.values.tolist() == list(EMBEDDINGS)
+    assert ((cell.probe_accuracy >= 0) & (cell.probe_accuracy <= 1)).all()
+    assert int(cell.probe_overlap) == 0
+    assert int(cell.n_classes) == 10
+    scores = dict(zip(cell.embedding.values.tolist(), cell.probe_accuracy.values.tolist(), strict=True))
+    assert scores["pixels"] > 0.9 > scores["random"] > scores["chance"]
+
+
+def test_probes_of_the_input_do_not_depend_on_the_width() -> None:
+    spec = prepare(TINY)
+    narrow, wide = (measure(spec, width, 0).probe_accuracy for width in (8, 32))
+    for name in EMBEDDINGS:
+        same = float(narrow.sel(embedding=name)) == float(wide.sel(embedding=name))
+        assert same == (name in OF_THE_INPUT), name
+
+
+def test_a_diverged_run_has_no_accuracy() -> None:
+    spec = prepare(dataclasses.replace(TINY, learning_rates=(0.1, 5.0), n_steps=60))
+    scores = measure(spec, 8, 0).probe_accuracy
+    assert math.isnan(float(scores.sel(embedding="dot")))
+    assert np.isfinite(scores.sel(embedding="cosine"))
+
+
+def test_what_the_spec_leaves_out_is_not_measured() -> None:
+    bare = measure(prepare(dataclasses.replace(TINY, parametrization="standard", n_probe_samples=0)), 8, 0)
+    assert not set(PCA_MEASURES) & set(bare.data_vars)
+    assert "embedding" not in bare.coords
+    assert int(bare.n_classes) == 10
+    standard = measure(prepare(dataclasses.replace(TINY, parametrization="standard")), 8, 0)
+    assert standard.embedding.values.tolist() == ["cosine", "dot", "random", "pixels", "pixel-pca", "chance"]
 
 
 def test_a_diverged_run_is_recorded_with_its_step_and_never_filled_in() -> None:

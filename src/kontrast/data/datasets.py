@@ -58,7 +58,12 @@ class Dataset:
         return self.x.flatten(1)
 
     def subsample(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Dataset:
-        """`n` samples without replacement, in random order, the same for the same seed.
+        """The samples that `draw` draws."""
+        keep = self.draw(n, generator=generator, stratified=stratified)
+        return Dataset(self.x[keep], None if self.y is None else self.y[keep], self.name)
+
+    def draw(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Tensor:
+        """Indices of `n` samples without replacement, in random order, the same for the same seed.
 
         Stratified, each class keeps its share of the labels, rounded by largest remainder, so that no class is off by
         one sample or more. Without labels, or with more classes than `n`, the draw is plainly random.
@@ -67,12 +72,12 @@ class Dataset:
             fix = "ask for at least 1" if n < 1 else f"ask for at most {len(self)}"
             raise InputError(f"asked for {n} samples but {self.name!r} has {len(self)}; {fix}")
         order = torch.randperm(len(self), generator=generator, device=generator.device).to(self.x.device)
-        keep = order[:n]
-        if stratified and self.y is not None:
-            classes, sizes = torch.unique(self.y, return_counts=True)
-            if len(classes) <= n:
-                keep = order[_first_of_each_class(torch.searchsorted(classes, self.y[order]), _shares(sizes, n))]
-        return Dataset(self.x[keep], None if self.y is None else self.y[keep], self.name)
+        if not stratified or self.y is None:
+            return order[:n]
+        classes, sizes = torch.unique(self.y, return_counts=True)
+        if len(classes) > n:
+            return order[:n]
+        return order[_first_of_each_class(torch.searchsorted(classes, self.y[order]), _shares(sizes, n))]
 
     def _require_finite(self) -> None:
         finite = self.x.isfinite()

@@ -8,12 +8,14 @@ import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report.axes import INK, PRINT_INK, style
-from kontrast.report.figures import panel_figure, plate_figure, plates
-from kontrast.report.page import COLUMNS, render
+from kontrast.report.claims_page import write_claims_report
+from kontrast.report.drawing import panel_figure, plate_figure
+from kontrast.report.figures import plates
+from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
 from kontrast.report.svg import to_png, to_svg
 from kontrast.sweep import Findings, write_atomic
 
-__all__ = ["COLUMNS", "write_report"]
+__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report"]
 
 PAGE = "report.html"
 

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from kontrast.report.svg import printable
-from kontrast.sweep import TOLERANCE, Findings, StudySpec
+from kontrast.sweep import Findings, StudySpec, Thresholds
 
 # Every field that has an option. The rest of the spec (probes, digest, format) follows from these, the data and the
 # version.
@@ -31,8 +31,15 @@ OPTIONS = {
     "n_seeds": "--seeds",
     "n_steps": "--steps",
     "learning_rates": "--learning-rate",
+    "pca_learning_rate": "--pca-learning-rate",
+    "n_probe_samples": "--probe-samples",
     "device": "--device",
     "dtype": "--dtype",
+}
+THRESHOLD_OPTIONS = {
+    "tolerance": "--tolerance",
+    "pca_tolerance": "--pca-tolerance",
+    "probe_margin": "--probe-margin",
 }
 
 
@@ -52,8 +59,11 @@ def command(findings: Findings) -> Command:
         for field, option in OPTIONS.items()
         if getattr(spec, field) != getattr(default, field)
     }
-    if findings.tolerance != TOLERANCE:
-        options["--tolerance"] = _text(findings.tolerance)
+    options |= {
+        option: _text(getattr(findings.thresholds, name))
+        for name, option in THRESHOLD_OPTIONS.items()
+        if getattr(findings.thresholds, name) != getattr(Thresholds(), name)
+    }
     text = shlex.join(["kontrast", "study", *(word for pair in options.items() for word in pair)])
     complete = _probes_are_automatic(spec, default) and text == printable(text)
     return Command(printable(text), complete)

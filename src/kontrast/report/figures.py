@@ -1,140 +1,42 @@
-"""The study's pictures: pure functions of its result and findings, one panel each, put on a page as pairs.
+"""The study's plates: pure functions of its result and findings, panels by two, with the words below them.
 
 A panel is a picture of its own, so that two stand side by side on a wide page and one below the other on a phone.
-Nothing is averaged away: a mean is drawn where every seed is finite, and each seed is drawn beside it.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
 
-from kontrast.report.axes import (
-    COLOURS,
-    HUGE,
-    Array,
-    blank,
-    dress_log_y,
-    dress_step,
-    dress_width,
-    legend,
-    log_ticks,
-    mark_edge,
-    number,
-    say,
-    set_ticks,
-    width_colours,
+from kontrast.report.drawing import (
+    Panel,
+    Plate,
+    Runs,
+    against_step,
+    against_width,
+    divergence_against_width,
+    loss_against_step,
+    probes_against_width,
 )
-from kontrast.sweep import Findings, SimilarityFindings
-
-PANEL = (4.6, 3.9)  # inches
-OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
-MOST_LABELS = 6  # widths named in a legend; the colours between are read off
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture: its file's name, its words for those who cannot see it, and how it is drawn."""
-
-    name: str
-    label: str
-    draw: Callable[[FigureBase], None]
-
-
-@dataclass(frozen=True)
-class Plate:
-    """One or two panels that tell one thing, with the words below them."""
-
-    name: str
-    title: str
-    caption: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """One similarity's runs, as arrays over (width, seed, step)."""
-
-    found: SimilarityFindings
-    data: xr.Dataset
-
-    @property
-    def name(self) -> str:
-        """The similarity."""
-        return self.found.similarity
-
-    @property
-    def colours(self) -> list[str]:
-        """One colour a width."""
-        return width_colours(self.name, len(self.found.widths))
-
-    @functools.cached_property
-    def steps(self) -> Array:
-        """The recorded steps."""
-        return np.asarray(self.data.step.values, dtype=float)
-
-    @functools.cached_property
-    def stopped(self) -> Array:
-        """(width, seed): the step at which a run diverged, NaN where it did not."""
-        at = self.data.stopped_at.transpose("width", "seed").values.astype(float)
-        return np.where(self.data.diverged.transpose("width", "seed").values.astype(bool), at, np.nan)
-
-    def values(self, measure: str) -> Array:
-        """(width, seed, step): a measure, NaN where it is not finite, at most `HUGE` so that limits stay finite."""
-        values = self.data[measure].transpose("width", "seed", "step").values.astype(float)
-        return np.where(np.isfinite(values), np.clip(values, -HUGE, HUGE), np.nan)
-
-    def settled(self, measure: str) -> Array:
-        """The values of `measure` that are not running away: those before half of a run's way to its divergence."""
-        before = ~(self.steps > self.stopped[..., None] / 2)  # NaN, a run that did not diverge, compares as False
-        return np.where(before, self.values(measure), np.nan)
-
-    def at_table_step(self, measure: str) -> Array:
-        """(width, seed): a measure at the step of the table."""
-        if self.found.step is None:
-            return np.full(self.stopped.shape, np.nan)
-        return self.values(measure)[..., int(np.flatnonzero(self.steps == self.found.step)[0])]
+from kontrast.sweep import Findings, PCAFindings, ProbeFindings
 
 
 def plates(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:
     """Every plate of the page, the headline first."""
-    runs = [Runs(found, result.sel(similarity=found.similarity)) for found in findings.similarities]
+    runs = [Runs.under(found, result) for found in findings.similarities]
     largest_rank = max(2, min(findings.spec.d_out, findings.spec.n_samples - 1))  # of a centred embedding
-    made = [
-        _study(runs),
-        _prediction(runs, findings.tolerance),
-        _movement(runs, findings.tolerance),
-        _collapse(runs, largest_rank),
-    ]
+    made = [_study(runs), _prediction(runs, findings.thresholds.tolerance)]
+    if findings.pca is not None:
+        made += [_pca(result, findings.pca, findings.thresholds.pca_tolerance), _features(result, findings.pca)]
+    if findings.probes is not None:
+        made.append(_probes(result, findings.probes))
+    made += [_movement(runs, findings.thresholds.tolerance), _collapse(runs, largest_rank)]
     if any(np.isfinite(run.stopped).any() for run in runs):
         made.append(_divergence(runs))
     return (*made, _losses(runs))
-
-
-def panel_figure(panel: Panel) -> Figure:
-    """The panel as a figure of its own. Call it, and save what it returns, inside `axes.style`."""
-    figure = Figure(figsize=PANEL, layout="constrained")
-    panel.draw(figure)
-    return figure
-
-
-def plate_figure(plate: Plate) -> Figure:
-    """The plate's panels side by side in one figure. Call and save it inside `axes.style`."""
-    figure = Figure(figsize=(PANEL[0] * len(plate.panels), PANEL[1]), layout="constrained")
-    parts = figure.subfigures(1, len(plate.panels), squeeze=False, wspace=0.04)[0]
-    for panel, part in zip(plate.panels, parts, strict=True):
-        panel.draw(part)
-    return figure
 
 
 def _study(runs: Sequence[Runs]) -> Plate:
@@ -149,14 +51,14 @@ def _study(runs: Sequence[Runs]) -> Plate:
             Panel(
                 "study-width",
                 "NTK drift against width, with fitted power laws",
-                lambda figure: _against_width(
+                lambda figure: against_width(
                     figure, runs, "ntk_drift_max", "NTK drift against width", "max |K(t) − K(0)|", guide=-0.5
                 ),
             ),
             Panel(
                 "study-step",
                 "NTK drift against step, one line a width",
-                lambda figure: _against_step(
+                lambda figure: against_step(
                     figure, runs, "ntk_drift_max", "NTK drift against step", "max |K(t) − K(0)|", unbounded=True
                 ),
             ),
@@ -176,14 +78,14 @@ def _prediction(runs: Sequence[Runs], tolerance: float) -> Plate:
             Panel(
                 "prediction-width",
                 "Gap between training and its fixed-kernel prediction against width, with fitted power laws",
-                lambda figure: _against_width(
+                lambda figure: against_width(
                     figure, runs, "kernel_gap", "Kernel gap against width", label, tolerance=tolerance
                 ),
             ),
             Panel(
                 "prediction-step",
                 "Gap between training and its fixed-kernel prediction against step, one line a width",
-                lambda figure: _against_step(
+                lambda figure: against_step(
                     figure, runs, "kernel_gap", "Kernel gap against step", label, tolerance=tolerance
                 ),
             ),
@@ -202,14 +104,14 @@ def _movement(runs: Sequence[Runs], tolerance: float) -> Plate:
             Panel(
                 "movement-weights",
                 "Distance the weights moved against width, with fitted power laws",
-                lambda figure: _against_width(
+                lambda figure: against_width(
                     figure, runs, "parameter_move", "Weights moved, against width", "‖θ(t) − θ(0)‖"
                 ),
             ),
             Panel(
                 "movement-outputs",
                 "Relative distance the outputs moved against step, one line a width",
-                lambda figure: _against_step(
+                lambda figure: against_step(
                     figure,
                     runs,
                     "output_move",
@@ -234,14 +136,14 @@ def _collapse(runs: Sequence[Runs], largest_rank: int) -> Plate:
             Panel(
                 "collapse-rank",
                 "Effective rank of the embedding against step, one line a width",
-                lambda figure: _against_step(
+                lambda figure: against_step(
                     figure, runs, "effective_rank", "Effective rank", "directions in use", span=(1, largest_rank)
                 ),
             ),
             Panel(
                 "collapse-spread",
                 "Spread of the embedding against step, one line a width",
-                lambda figure: _against_step(figure, runs, "spread", "Spread", "1 − ‖mean‖² / mean ‖f‖²", span=(0, 1)),
+                lambda figure: against_step(figure, runs, "spread", "Spread", "1 − ‖mean‖² / mean ‖f‖²", span=(0, 1)),
             ),
         ),
     )
@@ -257,7 +159,7 @@ def _divergence(runs: Sequence[Runs]) -> Plate:
             Panel(
                 "divergence",
                 "Step of divergence against width, with the fitted logarithm",
-                lambda figure: _divergence_against_width(figure, runs),
+                lambda figure: divergence_against_width(figure, runs),
             ),
         ),
     )
@@ -274,298 +176,84 @@ def _losses(runs: Sequence[Runs]) -> Plate:
             Panel(
                 f"losses-{run.name}",
                 f"Training loss and fixed-kernel loss under {run.name} similarity against step, one line a width",
-                functools.partial(_loss_against_step, run=run),
+                functools.partial(loss_against_step, run=run),
             )
             for run in runs
         ),
     )
 
 
-def _against_width(
-    figure: FigureBase,
-    runs: Sequence[Runs],
-    measure: str,
-    title: str,
-    y_label: str,
-    *,
-    guide: float | None = None,
-    tolerance: float | None = None,
-) -> None:
-    """A measure at the step of the table against width: seeds, their mean, and the fitted law."""
-    ax = figure.add_subplot()
-    ax.set_title(title)
-    ax.set_ylabel(y_label)
-    dress_width(ax, runs[0].found.widths)
-    seeds = [run.at_table_step(measure) for run in runs]
-    dress_log_y(ax, _joined(*seeds, [tolerance]), decades=1.0)
-    for run, values, aside in zip(runs, seeds, _asides(runs), strict=True):
-        _seeds_and_law(ax, run, measure, values, aside)
-    words = _width_words(runs, fitted=any(measure in run.found.exponents for run in runs))
-    if (_joined(*seeds) == 0).any():
-        words.append("▼: zero")
-    if not np.isfinite(_joined(*seeds)).any():
-        say(ax, "overflows too early to compare")
-        words = []
-    elif guide is not None and _draw_guide(ax, seeds, runs[0].found.widths, guide):
-        words.append("dashed: 1/√M")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
-    legend(figure, [[_law_entry(run, measure)] for run in runs], _wrapped(words))
+def _pca(result: xr.Dataset, found: PCAFindings, tolerance: float) -> Plate:
+    runs = [
+        Runs.orthonormal("C̃(0)", "start", "pca_angle_start", found, result),
+        Runs.orthonormal("C̃(t)", "now", "pca_angle_now", found, result),
+    ]
+    return Plate(
+        "pca",
+        "Is the trained subspace PCA?",
+        "The network with an orthonormal output layer W (paper A, (7)), trained on the loss (10): the largest sine "
+        "between the span of W(t) and the span of PCA, of C̃(0), the features before training, and of C̃(t), the "
+        "features it has now. Both below the dashed tolerance: training is PCA of random features (claim A.pca); the "
+        "second alone: it is PCA of features that training changed; none: it has not arrived.",
+        (
+            Panel(
+                "pca-width",
+                "Largest sine between the trained subspace and PCA against width, with fitted power laws",
+                lambda figure: against_width(
+                    figure, runs, "value", "Sine to PCA, against width", "largest sine", tolerance=tolerance
+                ),
+            ),
+            Panel(
+                "pca-step",
+                "Largest sine between the trained subspace and PCA against step, one line a width",
+                lambda figure: against_step(
+                    figure, runs, "value", "Sine to PCA, against step", "largest sine", tolerance=tolerance
+                ),
+            ),
+        ),
+    )
 
 
-def _seeds_and_law(ax: Axes, run: Runs, measure: str, values: Array, aside: float) -> None:
-    widths = np.asarray(run.found.widths, dtype=float)
-    colour = COLOURS[run.name]
-    at = np.broadcast_to(widths[:, None], values.shape) * aside
-    _seed_dots(ax, at[values > 0], values[values > 0], colour)
-    mark_edge(ax, np.unique(at[values == 0]), colour, marker="v", edge=0)
-    means = np.asarray(run.found.means.get(measure, ()), dtype=float)
-    if means.size:
-        ax.plot(widths, np.where(means > 0, means, np.nan), "-o", linewidth=1.5, markersize=5.5, color=colour)
-    law = run.found.exponents.get(measure)
-    if law is not None:
-        x = np.geomspace(*ax.get_xlim(), 2)
-        with np.errstate(over="ignore", invalid="ignore"):  # a law through two points may have any exponent
-            y = law.prefactor * x**law.exponent
-        ax.plot(x, np.where(np.isfinite(y), y, np.nan), ":", linewidth=1.6, color=colour)
+def _features(result: xr.Dataset, found: PCAFindings) -> Plate:
+    runs = [
+        Runs.orthonormal("C̃ drift", "start", "matrix_drift", found, result),
+        Runs.orthonormal("frozen", "now", "frozen_gap", found, result),
+    ]
+    return Plate(
+        "features",
+        "Do the features of the orthonormal network move?",
+        "C̃ drift is ‖C̃(t) − C̃(0)‖ / ‖C̃(0)‖ (paper A, Figure 4, left), frozen the mean relative difference of the "
+        "outputs when C̃ is trained and when it is frozen (Figure 4, right; claim A.fig4). Where both fall with width, "
+        "freezing the features changes nothing.",
+        (
+            Panel(
+                "features-width",
+                "Drift of the contrastive matrix, and outputs trained against frozen, against width, with power laws",
+                lambda figure: against_width(
+                    figure, runs, "value", "Features moved, against width", "relative change", guide=-0.5
+                ),
+            ),
+            Panel(
+                "features-step",
+                "Drift of the contrastive matrix, and outputs trained against frozen, against step, one line a width",
+                lambda figure: against_step(figure, runs, "value", "Features moved, against step", "relative change"),
+            ),
+        ),
+    )
 
 
-def _asides(runs: Sequence[Runs]) -> list[float]:
-    """Factors that set the similarities' seeds a little apart on the width axis."""
-    return [1.0] if len(runs) == 1 else [float(factor) for factor in np.geomspace(0.95, 1.05, len(runs))]
-
-
-def _seed_dots(ax: Axes, x: Array, y: Array, colour: str) -> None:
-    ax.plot(x, y, linestyle="none", marker="o", markersize=3.2, markeredgewidth=0, color=colour, alpha=0.5)
-
-
-def _law_entry(run: Runs, measure: str) -> tuple[Line2D, str]:
-    law = run.found.exponents.get(measure)
-    fit = f"∝ M^{law}" if law is not None else "no fit"
-    words = f", step {run.found.step}: {fit}" if run.found.step is not None else " overflows too early to compare"
-    return _line(COLOURS[run.name], marker="o"), f"{run.name}{words}"
-
-
-def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponent: float) -> bool:
-    """A line of the given slope through the largest value at the first width; needs a second width to be compared."""
-    start = _joined(*(values[0] for values in seeds))
-    start = start[start > 0]  # NaN compares as False
-    if start.size == 0 or len(widths) < 2:
-        return False
-    x = np.geomspace(*ax.get_xlim(), 2)
-    ax.plot(x, start.max() * (x / widths[0]) ** exponent, linewidth=1, dashes=(5, 3), color=_ink(ax), alpha=0.75)
-    return True
-
-
-def _against_step(
-    figure: FigureBase,
-    runs: Sequence[Runs],
-    measure: str,
-    title: str,
-    y_label: str,
-    *,
-    tolerance: float | None = None,
-    unbounded: bool = False,
-    span: tuple[float, float] | None = None,
-) -> None:
-    """A measure along training: thin lines are seeds, thick ones their mean.
-
-    An `unbounded` measure leaves through the top when its run diverges, and its cross stands there; another one's cross
-    stands at its last value. With a `span` of possible values the axis is linear and shows all of it.
-    """
-    ax = figure.add_subplot()
-    ax.set_title(title)
-    ax.set_ylabel(y_label)
-    dress_step(ax, runs[0].steps)
-    every = _joined(*(run.values(measure) for run in runs), [tolerance])
-    if span is None:
-        cap = OFF_SCALE * _largest(*(run.settled(measure) for run in runs)) if unbounded else math.inf
-        dress_log_y(ax, every, cap=cap)
-    else:
-        margin = 0.04 * (span[1] - span[0])
-        ax.set_ylim(span[0] - margin, span[1] + margin)
-        set_ticks(ax.yaxis, _span_ticks(*span))
-    for run in runs:
-        for colour, seeds, stopped in zip(run.colours, run.values(measure), run.stopped, strict=True):
-            if span is None:
-                mark_edge(ax, run.steps[(seeds == 0).any(0)], colour, marker="v", edge=0)
-            _lines(ax, run.steps, seeds, colour)
-            _crosses(ax, run.steps, seeds, stopped, colour, edge=1 if unbounded else None)
-    words = _words(runs)
-    if span is None and (every == 0).any():
-        words.append("▼: zero")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
-    if not np.isfinite(_joined(*(run.values(measure) for run in runs))).any():
-        say(ax, "no finite value was recorded")
-    legend(figure, [_width_entries(run) for run in runs], _wrapped(words))
-
-
-def _span_ticks(low: float, high: float) -> list[float]:
-    ticks = [float(tick) for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
-    return sorted({low, *(tick for tick in ticks if low < tick <= high)})
-
-
-def _loss_against_step(figure: FigureBase, run: Runs) -> None:
-    """Training loss, and dashed the loss of the fixed-kernel prediction; logarithmic both ways where it runs away."""
-    ax = figure.add_subplot()
-    ax.set_title(f"Loss, {run.name} similarity")
-    ax.set_ylabel("loss")
-    dress_step(ax, run.steps)
-    loss, kernel_loss = run.values("loss"), run.values("kernel_loss")
-    _dress_loss(ax, run)
-    for i, colour in enumerate(run.colours):
-        _lines(ax, run.steps, loss[i], colour)
-        _lines(ax, run.steps, kernel_loss[i], colour, thin=False, dashed=True)
-        _crosses(ax, run.steps, loss[i], run.stopped[i], colour, edge=0)
-    if not np.isfinite(loss).any():
-        say(ax, "no finite value was recorded")
-    words = [*_words([run]), "dashed: fixed kernel, mean"]
-    legend(figure, [_width_entries(run)], _wrapped(words))
-
-
-def _dress_loss(ax: Axes, run: Runs) -> None:
-    """Linear, unless the loss runs away to many times its start: then logarithmic on both sides of a linear middle."""
-    every = _finite(run.values("loss"), run.values("kernel_loss"))
-    bound = min(OFF_SCALE * _largest(np.abs(_joined(run.settled("loss"), run.settled("kernel_loss")))), HUGE)
-    ends = np.clip([every.min(), every.max()] if every.size else [-1.0, 1.0], -bound, bound)
-    low, high = float(ends[0]), float(ends[1])
-    starts = np.abs(_finite(run.values("loss")[..., 0], run.values("kernel_loss")[..., 0]))
-    start = float(np.median(starts)) if starts.size else 0.0
-    if start == 0 or max(-low, high) < 100 * start:
-        margin = 0.05 * (high - low) or 0.05 * max(abs(high), 1e-3)
-        ax.set_ylim(low - margin, high + margin)
-        ax.yaxis.set_major_formatter(lambda value, _: number(value))
-        return
-    linear = 10.0 ** math.floor(math.log10(start))
-    ax.set_yscale("symlog", linthresh=linear)
-    ax.set_ylim(min(2 * low, -0.2 * linear), max(2 * high, 0.2 * linear))
-    down = [-tick for tick in log_ticks(linear, -low)[::-1]] if -low > linear else []
-    set_ticks(ax.yaxis, [*down, 0.0, *(log_ticks(linear, high) if high > linear else [])])
-
-
-def _divergence_against_width(figure: FigureBase, runs: Sequence[Runs]) -> None:
-    ax = figure.add_subplot()
-    ax.set_title("Divergence against width")
-    ax.set_ylabel("step of divergence")
-    widths = np.asarray(runs[0].found.widths, dtype=float)
-    dress_width(ax, runs[0].found.widths)
-    entries = []
-    shown = [run for run in runs if np.isfinite(run.stopped).any()]
-    top = 1.08 * _largest(*(run.stopped for run in shown), [1.0])
-    ax.set_ylim(0, top)
-    ax.yaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
-    words = _width_words(runs, fitted=any(run.found.divergence_law for run in shown))
-    for run, aside in zip(shown, _asides(shown), strict=True):
-        colour = COLOURS[run.name]
-        _seed_dots(ax, np.broadcast_to(widths[:, None] * aside, run.stopped.shape).ravel(), run.stopped.ravel(), colour)
-        whole = np.isfinite(run.stopped).all(axis=1)
-        ax.plot(
-            widths, np.where(whole, run.found.diverged_at, np.nan), "-o", linewidth=1.5, markersize=5.5, color=colour
-        )
-        if not whole.all():
-            mark_edge(ax, widths[~whole], colour, marker="^", edge=1)
-            words.append("▲: some seeds did not diverge")
-        law = run.found.divergence_law
-        label = f"{run.name}: {int(np.isfinite(run.stopped).sum())} of {run.stopped.size} runs"
-        if law is not None:
-            x = np.geomspace(*ax.get_xlim(), 32)
-            ax.plot(x, [law(value) for value in x], ":", linewidth=1.6, color=colour)
-            interval = "" if math.isinf(law.low) else f" [{law.low:+.1f}, {law.high:+.1f}]"
-            label = f"{run.name}: {law.slope:+.1f}{interval} steps · ln M"
-        entries.append([(_line(colour, marker="o"), label)])
-    legend(figure, entries, _wrapped(list(dict.fromkeys(words))))
-
-
-def _lines(ax: Axes, steps: Array, seeds: Array, colour: str, *, thin: bool = True, dashed: bool = False) -> None:
-    """Each seed thin, and the mean thick where every seed is finite; a lone point is a dot."""
-    if thin and len(seeds) > 1:
-        for seed in _drawable(ax, seeds):
-            ax.plot(steps, seed, linewidth=0.7, alpha=0.3, marker=_dot(seed), markersize=2.5, color=colour)
-    mean = _drawable(ax, seeds.mean(axis=0))  # NaN wherever a seed is; a zero counts
-    width, dashes = (1.2, (0, (3, 1.8))) if dashed else (1.6, "-")
-    ax.plot(steps, mean, linewidth=width, linestyle=dashes, marker=_dot(mean), markersize=3.5, color=colour, zorder=3)
-
-
-def _drawable(ax: Axes, values: Array) -> Array:
-    """The values with NaN for those a logarithmic axis has no place for."""
-    return np.where(values > 0, values, np.nan) if ax.get_yscale() == "log" else values
-
-
-def _crosses(ax: Axes, steps: Array, seeds: Array, stopped: Array, colour: str, *, edge: int | None) -> None:
-    """A cross for every run that diverged: at the edge it left through, joined to its last value, or at that value."""
-    for seed, at in zip(_drawable(ax, seeds), stopped, strict=True):
-        if not math.isfinite(at):
-            continue
-        finite = np.flatnonzero(np.isfinite(seed))
-        if edge is None:
-            if finite.size:
-                ax.plot(steps[finite[-1]], seed[finite[-1]], "x", markersize=4.5, markeredgewidth=1.1, color=colour)
-            continue
-        mark_edge(ax, np.asarray([at]), colour, marker="x", edge=edge)
-        if finite.size:
-            end = ax.get_ylim()[edge]
-            ax.plot([steps[finite[-1]], at], [seed[finite[-1]], end], linewidth=0.7, alpha=0.3, color=colour)
-
-
-def _width_entries(run: Runs) -> list[tuple[Line2D, str]]:
-    widths, colours = run.found.widths, run.colours
-    chosen = sorted({round(i) for i in np.linspace(0, len(widths) - 1, min(len(widths), MOST_LABELS))})
-    return [(blank(), run.name), *((_line(colours[i]), str(widths[i])) for i in chosen)]
-
-
-def _width_words(runs: Sequence[Runs], *, fitted: bool) -> list[str]:
-    words = ["dots: seeds", "circles: their mean"] if runs[0].stopped.shape[1] > 1 else ["circles: one seed"]
-    return [*words, "dotted: fit, 95 % interval"] if fitted else words
-
-
-def _words(runs: Sequence[Runs]) -> list[str]:
-    n_seeds = runs[0].stopped.shape[1]
-    words = [f"thick: mean of {n_seeds} seeds", "thin: each seed"] if n_seeds > 1 else ["one seed"]
-    if any(np.isfinite(run.stopped).any() for run in runs):
-        words.append("×: a run diverged")
-    return words
-
-
-def _wrapped(words: Sequence[str], *, most: int = 60) -> str:
-    """The words that explain a legend, in two lines, so that panels side by side have axes of one height.
-
-    More than two lines only where they would not fit the panel.
-    """
-    half = math.ceil(len(words) / 2) if len(words) > 2 else len(words)
-    lines = [" · ".join(part) for part in (words[:half], words[half:]) if part]
-    return "\n".join(lines if all(len(line) <= most for line in lines) else words)
-
-
-def _draw_tolerance(ax: Axes, tolerance: float) -> None:
-    ax.axhline(tolerance, linewidth=1, dashes=(5, 3), color=_ink(ax), alpha=0.75)
-
-
-def _ink(ax: Axes) -> str:
-    return str(ax.xaxis.label.get_color())
-
-
-def _line(colour: str, marker: str = "") -> Line2D:
-    return Line2D([], [], color=colour, linewidth=2.2 if not marker else 1.5, marker=marker, markersize=5.5)
-
-
-def _dot(values: Array) -> str:
-    return "o" if np.isfinite(values).sum() == 1 else ""
-
-
-def _joined(*parts: ArrayLike | list[float | None]) -> Array:
-    """All numbers in one row; None, an option not given, becomes NaN."""
-    return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
-
-
-def _finite(*parts: ArrayLike) -> Array:
-    values = _joined(*parts)
-    return values[np.isfinite(values)]
-
-
-def _largest(*parts: ArrayLike) -> float:
-    """The largest finite number; infinity, which caps nothing, where there is none."""
-    values = _finite(*parts)
-    return float(values.max()) if values.size else math.inf
+def _probes(result: xr.Dataset, found: ProbeFindings) -> Plate:
+    return Plate(
+        "probes",
+        "What does training buy downstream?",
+        f"Test accuracy of a linear classifier on each embedding, trained on {found.n_samples} labelled samples and "
+        f"tested on {found.n_samples} others (paper A, Figure 5, right; claim A.fig5). The horizontal lines use no "
+        "network at all; the raw input keeps all its dimensions, every other embedding has those of the output.",
+        (
+            Panel(
+                "probes",
+                "Test accuracy of a linear probe of every embedding against width",
+                lambda figure: probes_against_width(figure, found, result.probe_accuracy),
+            ),
+        ),
+    )

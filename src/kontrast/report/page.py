@@ -11,10 +11,22 @@ import jinja2
 import xarray as xr
 from markupsafe import Markup
 
-from kontrast.report.command import OPTIONS, command
-from kontrast.report.figures import Plate
+from kontrast.report.command import OPTIONS, THRESHOLD_OPTIONS, command
+from kontrast.report.drawing import Plate
 from kontrast.report.svg import printable
-from kontrast.sweep import FLAT, MEASURES, RUNAWAY, Findings, SimilarityFindings, Verdict
+from kontrast.sweep import (
+    CLOSED_FORM,
+    EMBEDDINGS,
+    FLAT,
+    MEASURES,
+    RUNAWAY,
+    Findings,
+    PCAFindings,
+    PCAVerdict,
+    ProbeFindings,
+    SimilarityFindings,
+    Verdict,
+)
 
 # Verdict → the rule it follows from, in the order `sweep.findings` asks; the page marks the one that decided.
 RULES = {
@@ -25,6 +37,20 @@ RULES = {
     Verdict.KERNEL_WHEN_WIDER: "the kernel gap falls with width: the 95 % interval of its exponent lies below zero",
     Verdict.LEARNS: f"the kernel gap does not fall with width: the 95 % interval of its exponent lies above {FLAT:g}",
     Verdict.UNDECIDED: "none of these: the gap is larger than the tolerance, and its exponent is not known well enough",
+}
+# The same for the orthonormal run, in the order `sweep.pca_findings` asks; "within" is a largest sine of at most the
+# PCA tolerance.
+PCA_RULES = {
+    PCAVerdict.DIVERGES: "a run overflowed",
+    PCAVerdict.UNDEFINED: "at the widest network some C̃ has an eigengap of zero, so that its PCA is not unique",
+    PCAVerdict.PCA: "at the widest network the trained subspace is within the PCA tolerance of PCA of C̃(0)",
+    PCAVerdict.PCA_WHEN_WIDER: "the twin with frozen features is within the PCA tolerance of PCA of C̃(0), and the "
+    "trained one's sine falls with width: the 95 % interval of its exponent lies below zero",
+    PCAVerdict.PCA_OF_LEARNED_FEATURES: "at the widest network the trained subspace is within the PCA tolerance of PCA "
+    "of C̃(t)",
+    PCAVerdict.PCA_UNDERWAY: "at the widest network the frozen gap is at most the tolerance, and the twin with frozen "
+    "features is not within the PCA tolerance either",
+    PCAVerdict.NOT_CONVERGED: "none of these",
 }
 
 
@@ -50,6 +76,21 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "effective_rank": ("effective rank", short),
     "spread": ("spread", share),
 }
+PCA_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "pca_angle_start": ("sine to C̃(0)", short),
+    "pca_angle_now": ("sine to C̃(t)", short),
+    "pca_angle_frozen": ("sine, frozen", short),
+    "matrix_drift": ("C̃ drift", share),
+    "frozen_gap": ("frozen gap", share),
+    "eigengap": ("eigengap now", short),
+}
+
+
+def accuracy(mean: float, deviation: float) -> str:
+    """An accuracy in per cent with its deviation over the seeds, where there is one."""
+    if not math.isfinite(mean):
+        return "–"
+    return f"{100 * mean:.1f}±{100 * deviation:.1f}" if math.isfinite(deviation) else f"{100 * mean:.1f}"
 
 
 def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pictures: Mapping[str, str]) -> str:
@@ -60,8 +101,12 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pi
         data=printable(spec.data),
         spec=spec,
         n_seeds=result.sizes["seed"],
-        tolerance=findings.tolerance,
+        headline=findings.headline,
+        thresholds=[(name, getattr(findings.thresholds, name), option) for name, option in THRESHOLD_OPTIONS.items()],
         similarities=[_similarity(found) for found in findings.similarities],
+        pca=None if findings.pca is None else _pca(findings.pca),
+        probes=None if findings.probes is None else _probes(findings.probes),
+        without_probes=findings.without_probes,
         plates=plates,
         pictures={name: Markup(picture) for name, picture in pictures.items()},  # made by `to_svg` alone
         columns=[heading for heading, _ in COLUMNS.values()],
@@ -69,6 +114,12 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pi
             (verdict, rule, [found.similarity for found in findings.similarities if found.verdict is verdict])
             for verdict, rule in RULES.items()
         ],
+        pca_columns=[heading for heading, _ in PCA_COLUMNS.values()],
+        pca_rules=[
+            (verdict, rule, findings.pca is not None and findings.pca.verdict is verdict)
+            for verdict, rule in PCA_RULES.items()
+        ],
+        closed_form=[name for name in CLOSED_FORM if findings.probes and name in findings.probes.embeddings],
         settings=_settings(findings),
         command=command(findings),
         variables=_variables(result),
@@ -106,6 +157,35 @@ def _similarity(found: SimilarityFindings) -> dict[str, Any]:
             for i, width in enumerate(found.widths)
         ],
         "exponents": [found.exponents.get(name) for name in COLUMNS] if found.exponents else None,
+    }
+
+
+def _pca(found: PCAFindings) -> dict[str, Any]:
+    """What the page says of the orthonormal run, as strings."""
+    return {
+        "rate": f"{found.learning_rate:g}",
+        "when": f"means over seeds at step {found.step}" if found.step is not None else "no step without a gap",
+        "verdict": found.verdict,
+        "sentence": found.sentence.removeprefix("orthonormal: "),
+        "rows": [
+            (width, [write(found.means[name][i]) if found.means else "–" for name, (_, write) in PCA_COLUMNS.items()])
+            for i, width in enumerate(found.widths)
+        ],
+        "exponents": [found.exponents.get(name) for name in PCA_COLUMNS] if found.exponents else None,
+    }
+
+
+def _probes(found: ProbeFindings) -> dict[str, Any]:
+    """The table of accuracies, and who is who in it."""
+    return {
+        "n_samples": found.n_samples,
+        "overlap": found.overlap,
+        "names": [(name, EMBEDDINGS[name]) for name in found.embeddings],
+        "rows": [
+            (width, [accuracy(found.means[name][i], found.deviations[name][i]) for name in found.embeddings])
+            for i, width in enumerate(found.widths)
+        ],
+        "many": found.n_seeds > 1,
     }
 
 

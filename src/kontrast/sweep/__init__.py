@@ -4,33 +4,44 @@ from kontrast.sweep.execute import Interrupted, default_workers, run_cells
 from kontrast.sweep.findings import (
     FLAT,
     RUNAWAY,
-    TOLERANCE,
     Findings,
     SimilarityFindings,
     Verdict,
-    check_tolerance,
     find,
 )
+from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict
+from kontrast.sweep.pca_view import PCA_MEASURES
+from kontrast.sweep.probe_findings import Gain, ProbeFindings
+from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, linear_probe
 from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare
 from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
+from kontrast.sweep.thresholds import Thresholds
 
 __all__ = [
+    "CLOSED_FORM",
+    "EMBEDDINGS",
     "FLAT",
     "MEASURES",
+    "OF_THE_INPUT",
+    "PCA_MEASURES",
     "RUNAWAY",
-    "TOLERANCE",
     "Findings",
+    "Gain",
     "Interrupted",
+    "PCAFindings",
+    "PCAVerdict",
+    "ProbeFindings",
     "SimilarityFindings",
     "Store",
     "StudySpec",
+    "Thresholds",
     "Verdict",
-    "check_tolerance",
     "consolidate",
     "data_digest",
     "default_workers",
     "find",
+    "linear_probe",
     "load_data",
     "measure",
     "parse_cell",

@@ -81,15 +81,17 @@ def _die_with_parent(parent: int) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One torch thread inside, as in a worker: sums over several threads round differently."""
+    """One thread inside, torch's and BLAS's, as in a worker: sums over several threads round differently."""
     import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a study's numbers say: fitted exponents, divergence, and a verdict that is computed from both."""
+"""What a study's numbers say: kernel, PCA or learning, computed from exponents, divergence, angles and probes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from kontrast.errors import InputError
-from kontrast.linalg import LogLaw, PowerLaw, fit_log_law, fit_power_law
+from kontrast.linalg import LogLaw, PowerLaw, fit_log_law
+from kontrast.sweep.over_seeds import fit_in_width, last_step, seed_means, whole_steps
+from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict, find_pca
+from kontrast.sweep.probe_findings import ProbeFindings, find_probes, without_probes
 from kontrast.sweep.spec import StudySpec
+from kontrast.sweep.thresholds import Thresholds
 
-TOLERANCE = 0.05  # a kernel that predicts the outputs within this share of their norm counts as predicting them
 RUNAWAY = 100.0  # outputs that moved by more than this multiple of their first norm are on their way to overflow
 FLAT = -0.25  # a gap whose exponent lies surely above half of the theorem's −1/2 does not fall as a kernel's would
 FITTED = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move")
@@ -62,19 +64,38 @@ class Findings:
     """Everything `kontrast study` says, rebuilt from the stored result alone."""
 
     spec: StudySpec
-    tolerance: float
+    thresholds: Thresholds
     similarities: tuple[SimilarityFindings, ...]
+    pca: PCAFindings | None  # None where the spec allows no PCA view: `spec.without_pca` says why
+    probes: ProbeFindings | None
+    without_probes: str  # why there are none; empty where there are
+
+    @property
+    def headline(self) -> str:
+        """Kernel, PCA or learning, in one line: a word for every run, and what training buys downstream."""
+        words: dict[str, list[str]] = {}
+        for found in self.similarities:
+            words.setdefault(ANSWERS[found.verdict], []).append(found.similarity)
+        if self.pca is not None:
+            words.setdefault(ANSWERS[self.pca.verdict], []).append("orthonormal")
+        answers = "; ".join(f"{answer} ({', '.join(runs)})" for answer, runs in words.items())
+        if self.probes is None:
+            return f"{answers}; no downstream probes, {self.without_probes}"
+        gain = self.probes.gain
+        return f"{answers}; {gain.sentence if gain else 'every trained run diverged, so no probe judges training'}"
 
     @property
     def verdict(self) -> str:
-        """One line a similarity."""
-        return "\n".join(found.sentence for found in self.similarities)
+        """The headline, and one line a run."""
+        lines = [self.headline, *(found.sentence for found in self.similarities)]
+        return "\n".join([*lines, self.pca.sentence] if self.pca is not None else lines)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON types; non-finite numbers become null."""
         plain = {
             "study": self.spec.name,
-            "tolerance": self.tolerance,
+            "headline": self.headline,
+            "thresholds": dataclasses.asdict(self.thresholds),
             "spec": self.spec.as_dict(),
             "similarities": {
                 found.similarity: {
@@ -83,22 +104,47 @@ class Findings:
                 }
                 for found in self.similarities
             },
+            "pca": None
+            if self.pca is None
+            else {**dataclasses.asdict(self.pca), "verdict": self.pca.verdict.name.lower()},
+            "without_pca": self.spec.without_pca,
+            "probes": None if self.probes is None else dataclasses.asdict(self.probes),
+            "without_probes": self.without_probes,
         }
         return _finite(plain)  # type: ignore[no-any-return]
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Refuse a tolerance that is no share of a norm, before any work is done for it."""
-    if not 0 < tolerance < 1:
-        raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; 0.05 is the default")
+# The headline's word for every verdict.
+ANSWERS: dict[Verdict | PCAVerdict, str] = {
+    Verdict.KERNEL: "kernel",
+    Verdict.KERNEL_WHEN_WIDER: "kernel when wider",
+    Verdict.LEARNS: "learning",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.DIVERGES: "divergence",
+    Verdict.STILL: "barely moved",
+    PCAVerdict.PCA: "PCA",
+    PCAVerdict.PCA_WHEN_WIDER: "PCA when wider",
+    PCAVerdict.PCA_OF_LEARNED_FEATURES: "learning",
+    PCAVerdict.PCA_UNDERWAY: "PCA, not finished",
+    PCAVerdict.NOT_CONVERGED: "no PCA yet",
+    PCAVerdict.UNDEFINED: "no one PCA",
+    PCAVerdict.DIVERGES: "divergence",
+}
 
 
-def find(result: xr.Dataset, *, tolerance: float = TOLERANCE) -> Findings:
-    """Judge a consolidated study; `tolerance` is the relative error under which a kernel counts as predicting."""
-    check_tolerance(tolerance)
+def find(result: xr.Dataset, thresholds: Thresholds | None = None) -> Findings:
+    """Judge a consolidated study by `thresholds`, the defaults without."""
+    thresholds = thresholds or Thresholds()
     spec = StudySpec.from_dict(json.loads(result.attrs["spec"]))
-    found = tuple(_judge(result.sel(similarity=similarity), tolerance) for similarity in spec.similarities)
-    return Findings(spec, tolerance, found)
+    has_probes = bool(spec.n_probe_samples)
+    return Findings(
+        spec,
+        thresholds,
+        tuple(_judge(result.sel(similarity=name), thresholds.tolerance) for name in spec.similarities),
+        pca=None if spec.without_pca else find_pca(result, spec, thresholds),
+        probes=find_probes(result, spec, thresholds.probe_margin) if has_probes else None,
+        without_probes="" if has_probes else without_probes(result),
+    )
 
 
 def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
@@ -107,8 +153,8 @@ def _judge(result: xr.Dataset, tolerance: float) -> SimilarityFindings:
     stopped = np.where(diverged, result.stopped_at.values, np.nan)
     diverged_at = tuple(float(np.nanmean(row)) if np.isfinite(row).any() else math.nan for row in stopped)
     at = _common_step(result)
-    means = {} if at is None else {name: _seed_means(result[name].sel(step=at)) for name in (*FITTED, *_SHOWN)}
-    exponents = {name: law for name in FITTED if (law := _fit(widths, means.get(name))) is not None}
+    means = {} if at is None else {name: seed_means(result[name].sel(step=at)) for name in (*FITTED, *_SHOWN)}
+    exponents = {name: law for name in FITTED if (law := fit_in_width(widths, means.get(name))) is not None}
     plain = SimilarityFindings(
         similarity=str(result.similarity.values),
         learning_rate=float(result.learning_rate.values.flat[0]),
@@ -136,29 +182,15 @@ _SHOWN = ("output_move", "effective_rank", "spread", "loss")
 
 def _common_step(result: xr.Dataset) -> int | None:
     """The last recorded step at which every run is whole, and no run is within half its way to divergence."""
-    measured = np.isfinite(result[list(FITTED)].to_dataarray().transpose("step", ...).values)
-    usable = measured.reshape(len(result.step), -1).all(axis=1)
-    diverged = result.diverged.values.astype(bool)
-    if diverged.any():
-        usable &= result.step.values <= result.stopped_at.values[diverged].min() / 2
+    usable = whole_steps(result, FITTED, result.diverged.values.astype(bool), result.stopped_at.values)
     usable &= (result.output_move.transpose("step", ...).values <= RUNAWAY).all(axis=(1, 2))
-    return int(result.step.values[usable][-1]) if usable.any() else None
+    return last_step(result, usable)
 
 
 def _runaways(result: xr.Dataset) -> np.ndarray:
     """(width, seed): whether a run reached the last step with outputs that have run away."""
     last = result.output_move.isel(step=-1).transpose("width", "seed").values  # NaN, a diverged run, compares as False
     return np.asarray(last > RUNAWAY)
-
-
-def _seed_means(values: xr.DataArray) -> tuple[float, ...]:
-    return tuple(float(value) for value in values.mean("seed", skipna=False).transpose("width").values)
-
-
-def _fit(widths: tuple[int, ...], values: tuple[float, ...] | None) -> PowerLaw | None:
-    if values is None or len(widths) < 2 or not all(math.isfinite(v) and v > 0 for v in values):
-        return None
-    return fit_power_law(widths, values)
 
 
 def _verdict(found: SimilarityFindings, tolerance: float) -> tuple[Verdict, str]:

@@ -19,9 +19,11 @@ from kontrast.errors import InputError, StoreError, require_positive
 from kontrast.losses import link_from, similarity_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
+from kontrast.sweep.probes import probe_problem
 
-FORMAT = 1  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
+FORMAT = 2  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
 COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+PROBE_SAMPLES = 500  # to train a probe, and to test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
 
@@ -49,7 +51,9 @@ class StudySpec:
     n_seeds: int = 5
     n_steps: int = 200
     learning_rates: tuple[float, ...] | None = None  # one a similarity
+    pca_learning_rate: float = 1.0  # of the orthonormal run; claims A.pca
     n_probes: int = 50
+    n_probe_samples: int | None = None  # labelled samples that train a downstream probe, and as many that test it
     device: str = "cpu"
     dtype: str = "float64"
     data_digest: str = ""
@@ -86,6 +90,18 @@ class StudySpec:
         return [cell_name(width, seed) for width in sorted(self.widths, reverse=True) for seed in range(self.n_seeds)]
 
     @property
+    def without_pca(self) -> str:
+        """Why the study has no PCA view; empty where it has one."""
+        n_points = self.n_samples * (1 + self.n_positives)
+        if self.parametrization != "ntk":
+            return f"paper A's network (7) is one in ntk parametrization, and these are {self.parametrization}"
+        if min(self.widths) < self.d_out:
+            return f"{self.d_out} orthonormal columns need a width of {self.d_out}, and one is {min(self.widths)}"
+        if n_points <= self.d_out:
+            return f"{n_points} points have no unique PCA of {self.d_out} dimensions"
+        return ""
+
+    @property
     def record_steps(self) -> list[int]:
         """About 24 steps, evenly spaced on a logarithmic axis, the first and the last among them."""
         return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
@@ -111,6 +127,7 @@ def prepare(spec: StudySpec) -> StudySpec:
             f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
         )
     _check_memory(spec, dataset.rows.shape[1])
+    _check_samples(spec, dataset)
     view = parse_view(spec.view) if spec.view is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
     rates = spec.learning_rates or _automatic_rates(spec, dataset)
@@ -120,13 +137,36 @@ def prepare(spec: StudySpec) -> StudySpec:
         learning_rates=rates,
         data_digest=data_digest(dataset),
         n_probes=min(spec.n_probes, spec.n_samples),
+        n_probe_samples=_probe_samples(spec, dataset),
     )
+
+
+def _check_samples(spec: StudySpec, dataset: Dataset) -> None:
+    if not dataset.x.any():
+        raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
+    if bool((dataset.x == dataset.x[:1]).all()):
+        raise InputError(f"every sample of {spec.data!r} is the same, so there is nothing to contrast")
+
+
+def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
+    """How many samples train a probe, and test it: as asked for, or as many as fit beside the contrasted ones.
+
+    Where more than half of the data is contrasted, a quarter of all each, some of them contrasted ones.
+    """
+    size, asked = len(dataset), spec.n_probe_samples
+    n = asked if asked is not None else min(PROBE_SAMPLES, max((size - spec.n_samples) // 2, size // 4))
+    if n == 0:
+        return 0
+    problem = probe_problem(dataset.y, n)
+    if problem and asked is not None:
+        raise InputError(
+            f"asked for {asked} probe samples but {spec.data!r} {problem}; leave --probe-samples out, or give 0"
+        )
+    return 0 if problem else n
 
 
 def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
     scale = float(dataset.rows.double().pow(2).sum(1).mean())
-    if scale == 0:
-        raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
     auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
     if not 1e-100 < scale < 1e100:  # where squares of squares still are numbers
         raise InputError(f"the samples of {spec.data!r} have a mean square norm of {scale:.3g}; scale them to about 1")
@@ -180,6 +220,9 @@ def _check(spec: StudySpec) -> None:
             raise InputError(f"give one learning rate for each of {list(spec.similarities)}, got {spec.learning_rates}")
         for rate in spec.learning_rates:
             require_positive(learning_rate=rate)
+    require_positive(pca_learning_rate=spec.pca_learning_rate)
+    if spec.n_probe_samples is not None and not 0 <= spec.n_probe_samples <= LARGEST:
+        raise InputError(f"n_probe_samples must be 0 for none, or at most {LARGEST}, got {spec.n_probe_samples}")
     check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
 
 

@@ -1,4 +1,4 @@
-"""The main job: how far does the NTK move, and does a fixed kernel predict training, over widths and seeds."""
+"""The main job: kernel, PCA or learning? Every width and seed trained beside its closed-form twins, and measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 from kontrast.spectral import effective_rank, relative_spread
 from kontrast.sweep.execute import run_cells
+from kontrast.sweep.pca_view import pca_view
+from kontrast.sweep.probes import EMBEDDINGS, Embedding, input_embeddings, probe_accuracies
+from kontrast.sweep.records import generator_for, padded
 from kontrast.sweep.spec import StudySpec, cell_name, load_data, parse_cell
 from kontrast.sweep.store import Store
 
@@ -88,41 +92,69 @@ def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:
 
 
 def measure(spec: StudySpec, width: int, seed: int) -> xr.Dataset:
-    """One cell: train a net of `width` under every similarity, beside its fixed-kernel twin.
+    """One cell: train a net of `width` under every similarity, beside its fixed-kernel twin, and the PCA view.
 
+    Where the data has labels, a linear probe then judges every embedding.
     The samples and pairs depend on the seed alone, so that widths differ by the network only.
     """
     device, dtype = resolve_device(spec.device), resolve_dtype(spec.dtype)
     dataset = load_data(spec.data, spec.split, spec.image_shape)
-    sampler = _generator(seed, 0)
-    sample = dataset.subsample(spec.n_samples, generator=sampler)
+    sampler = generator_for(seed, 0)
+    contrasted = dataset.draw(spec.n_samples, generator=sampler)
     pairs = make_pairs(
-        sample.x,
+        dataset.x[contrasted],
         view=parse_view(str(spec.view)),
         n_positives=spec.n_positives,
         negatives=spec.negatives,
         generator=sampler,
     ).to(device=device, dtype=dtype)
     net = MLP(
-        sample.rows.shape[1],
+        dataset.rows.shape[1],
         width,
         spec.d_out,
         depth=spec.depth,
         activation=spec.activation,
         parametrization=spec.parametrization,
-        generator=_generator(seed, width),
+        generator=generator_for(seed, width),
         dtype=dtype,
         device=device,
     )
     assert spec.learning_rates is not None
-    runs = [
-        _one_similarity(spec, net, pairs, similarity, rate)
+    runs = {
+        similarity: _one_similarity(spec, net, pairs, similarity, rate)
         for similarity, rate in zip(spec.similarities, spec.learning_rates, strict=True)
-    ]
-    return xr.concat(runs, dim="similarity").assign_coords(width=width, seed=seed)
+    }
+    cell = xr.concat([run.measures for run in runs.values()], dim="similarity").assign_coords(width=width, seed=seed)
+    embeddings: dict[str, Embedding | None] = {"random": net}
+    if not spec.without_pca:
+        view = pca_view(spec, net, pairs)
+        cell = cell.assign(view.measures)
+        embeddings |= view.embeddings
+    embeddings |= {similarity: run.embedding for similarity, run in runs.items()}
+    embeddings |= input_embeddings(pairs.rows[pairs.anchor], spec.d_out)
+    n_classes = 0 if dataset.y is None else len(torch.unique(dataset.y))
+    cell["n_classes"] = ((), np.int32(n_classes), {"long_name": "classes of the data's labels; 0 without labels"})
+    if spec.n_probe_samples:
+        probes = probe_accuracies(
+            {name: embeddings[name] for name in EMBEDDINGS if name in embeddings},
+            dataset,
+            spec.n_probe_samples,
+            contrasted=contrasted,
+            generator=generator_for(seed, 0, 1),
+            device=device,
+            dtype=dtype,
+        )
+        cell = cell.assign(probes).assign_coords(embedding=probes.embedding)
+    return cell
 
 
-def _one_similarity(spec: StudySpec, net: MLP, pairs: Pairs, similarity: str, rate: float) -> xr.Dataset:
+@dataclass(frozen=True, eq=False)
+class _Run:
+    measures: xr.Dataset
+    embedding: Embedding | None  # None where the run diverged
+
+
+def _one_similarity(spec: StudySpec, net: MLP, pairs: Pairs, similarity: str, rate: float) -> _Run:
     loss = ContrastiveLoss(
         similarity_from(similarity, delta=spec.delta), link_from(spec.link, temperature=spec.temperature)
     )
@@ -131,8 +163,9 @@ def _one_similarity(spec: StudySpec, net: MLP, pairs: Pairs, similarity: str, ra
     twin = _kernel_twin(net, problem, learning_rate=rate, n_steps=spec.n_steps, record_at=steps)
     probes = problem.inputs[pairs.anchor[: spec.n_probes]]
     K0 = empirical_ntk(net, probes)
+    function = pure_function(net)
     trained = gradient_descent(
-        pure_function(net),
+        function,
         parameters_of(net),
         problem,
         learning_rate=rate,
@@ -144,7 +177,9 @@ def _one_similarity(spec: StudySpec, net: MLP, pairs: Pairs, similarity: str, ra
             **_movement_recorders(parameters_of(net), net(problem.inputs).detach(), pairs.anchor),
         },
     )
-    return _as_dataset(spec, similarity, rate, trained, twin, float(K0.abs().max()))
+    measures = _as_dataset(spec, similarity, rate, trained, twin, float(K0.abs().max()))
+    diverged = trained.status is Status.DIVERGED
+    return _Run(measures, None if diverged else functools.partial(function, trained.final_parameters))
 
 
 def _kernel_twin(net: MLP, problem: Problem, *, learning_rate: float, n_steps: int, record_at: list[int]) -> Trajectory:
@@ -202,13 +237,6 @@ def _as_dataset(
 ) -> xr.Dataset:
     """The run on the common step axis; steps that a diverged run never reached are NaN, and its status says so."""
     steps = spec.record_steps
-
-    def padded(values: Tensor | None) -> np.ndarray:
-        row = np.full(len(steps), np.nan)
-        if values is not None:
-            row[: len(values)] = values.double().numpy()
-        return row
-
     records = dict(trained.records)
     drifts = records.pop("drifts", None)
     if drifts is not None:
@@ -216,7 +244,7 @@ def _as_dataset(
     for name, run in (("loss", trained), ("kernel_loss", twin)):
         records[name] = run.losses[[step for step in steps if step < len(run.losses)]]
     return xr.Dataset(
-        {name: ("step", padded(records.get(name)), {"long_name": text}) for name, text in MEASURES.items()}
+        {name: ("step", padded(records.get(name), len(steps)), {"long_name": text}) for name, text in MEASURES.items()}
         | {
             "diverged": ((), np.int32(trained.status is Status.DIVERGED)),
             "stopped_at": ((), np.int32(trained.stopped_at)),
@@ -230,8 +258,3 @@ def _as_dataset(
 
 def _measure_and_store(spec: StudySpec, folder: Path, cell: str) -> None:
     Store(folder).write(cell, measure(spec, *parse_cell(cell)))
-
-
-def _generator(*key: int) -> torch.Generator:
-    """A generator for one purpose: independent streams for different keys."""
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
