@@ -14,10 +14,13 @@ from kontrast import __version__
 from kontrast.errors import InputError, KontrastError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from kontrast.claims import Claim, Record
     from kontrast.linalg import PowerLaw
-    from kontrast.sweep import Findings, SimilarityFindings, StudySpec
+    from kontrast.sweep import Findings, PCAFindings, ProbeFindings, SimilarityFindings, StudySpec, Thresholds
 
 app = typer.Typer(
     help="Is a contrastive model a kernel machine, PCA of random features, or does its training learn something?",
@@ -28,7 +31,10 @@ app = typer.Typer(
 )
 
 STUDIES = Path("kontrast-studies")
+CLAIMS = Path("kontrast-claims")
 TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effective_rank")  # what 80 columns hold
+PCA_TABLE = ("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "matrix_drift", "frozen_gap")
+PROBE_WIDTHS = 6  # columns of the probes' table in 80
 _debug = {"on": False}
 
 
@@ -79,6 +85,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 Tolerance = Annotated[
     float | None,
     typer.Option(help="Relative error under which a kernel counts as predicting the model.", show_default="0.05"),
+]
+PcaTolerance = Annotated[
+    float | None,
+    typer.Option(help="Largest sine at which a subspace counts as PCA's.", show_default="0.1"),
+]
+ProbeMargin = Annotated[
+    float | None,
+    typer.Option(help="Accuracy by which training must beat every closed form, to count.", show_default="0.02"),
 ]
 
 
@@ -132,6 +146,13 @@ def study(
             help="One for all, or one a similarity: 0.1,0.003.", show_default="cosine 0.1; dot 0.25/mean |x|^2"
         ),
     ] = None,
+    pca_learning_rate: Annotated[
+        float | None, typer.Option(help="Of the orthonormal run, beside PCA.", show_default="1")
+    ] = None,
+    probe_samples: Annotated[
+        int | None,
+        typer.Option(help="Labelled samples to train a probe, and to test it; 0: none.", show_default="up to 500"),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
     output: Annotated[
@@ -141,15 +162,17 @@ def study(
     resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder, with its options.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, one thread each.", show_default="one a core")] = None,
     tolerance: Tolerance = None,
+    pca_tolerance: PcaTolerance = None,
+    probe_margin: ProbeMargin = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """How far does the NTK move, and does a fixed kernel predict training? Numbers, a verdict and a report.
+    """Kernel, PCA or learning? Does a fixed kernel predict training, is its subspace PCA, does it buy accuracy?
 
     With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about a minute.
     """
     from kontrast.report import write_report
-    from kontrast.sweep import TOLERANCE, Interrupted, check_tolerance, default_workers, find, prepare, run_study
+    from kontrast.sweep import Interrupted, default_workers, find, prepare, run_study
 
     given: dict[str, Any] = {
         "data": data,
@@ -171,11 +194,12 @@ def study(
         "n_seeds": seeds,
         "n_steps": steps,
         "learning_rates": _learning_rates(learning_rate, similarity),
+        "pca_learning_rate": pca_learning_rate,
+        "n_probe_samples": probe_samples,
         "device": device,
         "dtype": dtype,
     }
-    tolerance = TOLERANCE if tolerance is None else tolerance
-    check_tolerance(tolerance)
+    thresholds = _thresholds(tolerance, pca_tolerance, probe_margin)
     spec = prepare(_spec({key: value for key, value in given.items() if value is not None}, output, resume))
     folder = resume or output or STUDIES / spec.name
     if workers is not None and workers < 1:
@@ -188,7 +212,7 @@ def study(
     except (Interrupted, KeyboardInterrupt):
         _say(f"stopped; finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}")
         sys.exit(130)
-    findings = find(result, tolerance=tolerance)
+    findings = find(result, thresholds)
     _show(findings, write_report(folder, result, findings), as_json=as_json)
 
 
@@ -196,17 +220,146 @@ def study(
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `kontrast study` wrote.")],
     tolerance: Tolerance = None,
+    pca_tolerance: PcaTolerance = None,
+    probe_margin: ProbeMargin = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Rebuild the figures and the page of a finished study from its stored results alone."""
     from kontrast.report import write_report
-    from kontrast.sweep import TOLERANCE, Store, StudySpec, consolidate, find
+    from kontrast.sweep import Store, StudySpec, consolidate, find
 
+    thresholds = _thresholds(tolerance, pca_tolerance, probe_margin)
     store = Store(folder)
     result = consolidate(StudySpec.from_dict(store.spec()), store)
-    findings = find(result, tolerance=TOLERANCE if tolerance is None else tolerance)
+    findings = find(result, thresholds)
     _show(findings, write_report(folder, result, findings), as_json=as_json)
+
+
+@app.command()
+def verify(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Claims by id or prefix, as in A.prop10 or A; all without.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the claims, and measure none.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings: seconds a claim.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As in `study`; several times for claims that compare data.", show_default="digits; mnist5k on cuda"
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs that are averaged.", show_default="each claim's own number")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1 …; on cuda the paper's own scale, unless --quick.")
+    ] = "cpu",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-claims/SCALE-HASH"),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes, one thread each.", show_default="one a core; 4 on cuda")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a claim, one a line.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the papers' claims again: verdicts, numbers, figures, and corrections where a claim is wrong.
+
+    Finished claims are kept: the same command goes on where it was stopped. Exit code 0 when every verdict is the one
+    recorded in the project's own table, 1 when one is not.
+    """
+    from kontrast.claims import Setting, select, stored_records, verification_name, verification_spec
+    from kontrast.claims import verify as run_verification
+    from kontrast.report import write_claims_report
+    from kontrast.sweep import Interrupted, default_workers
+
+    claims = select(ids or [])
+    if show_list:
+        _list_claims(claims, as_json=as_json)
+        return
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}")
+    on_gpu = not device.startswith("cpu")
+    setting = Setting(
+        scale="quick" if quick else "paper" if on_gpu else "full",
+        device=device,
+        n_seeds=seeds,
+        data=tuple(data or ()),
+    )
+    spec = verification_spec(setting)
+    folder = output or CLAIMS / verification_name(spec)
+    # Much of a claim is small work on the CPU, so a few processes share a GPU well; one claim needs no second process.
+    n_workers = min(workers or (min(4, default_workers()) if on_gpu else default_workers()), len(claims))
+    try:
+        with _ClaimProgress() as progress:
+            records = run_verification(
+                ids or [],
+                setting,
+                folder,
+                workers=0 if n_workers == 1 else n_workers,
+                on_start=progress.start,
+                on_done=progress.advance,
+            )
+    except (Interrupted, KeyboardInterrupt):
+        _say(f"stopped; finished claims are kept in {folder}: run the same command to go on")
+        sys.exit(130)
+    command = shlex.join(["kontrast", *sys.argv[1:]])
+    page = write_claims_report(folder, stored_records(folder), spec, command=command)
+    if as_json:
+        for record in records:
+            typer.echo(json.dumps(record.as_dict(), ensure_ascii=False))
+    else:
+        _show_claims(records, page)
+    sys.exit(0 if all(record.as_recorded for record in records) else 1)
+
+
+def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
+    if as_json:
+        for claim in claims:
+            shown = {"id": claim.id, "title": claim.title, "source": claim.source, "recorded": claim.recorded.value}
+            typer.echo(
+                json.dumps({**shown, "printed": claim.printed, "corrected": claim.corrected}, ensure_ascii=False)
+            )
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("claim", "statement", "recorded verdict", "source"):
+        table.add_column(heading, no_wrap=heading == "claim")
+    for claim in claims:
+        table.add_row(claim.id, claim.title, claim.recorded.value, claim.source)
+    Console(highlight=False).print(table)
+
+
+def _show_claims(records: Sequence[Record], page: Path) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("claim", "statement", "verdict", "seconds"):
+        table.add_column(heading, no_wrap=heading == "claim", justify="right" if heading == "seconds" else "left")
+    for record in records:
+        verdict = (
+            record.verdict.value
+            if record.as_recorded
+            else f"{record.verdict.value} (recorded: {record.claim.recorded.value})"
+        )
+        table.add_row(record.claim.id, escape(record.claim.title), verdict, f"{record.seconds:.1f}")
+    console = Console(highlight=False)
+    console.print(table)
+    for record in records:
+        for warning in record.evidence.warnings:
+            console.print(f"{record.claim.id}: warning: {warning}", markup=False)
+    differing = [record.claim.id for record in records if not record.as_recorded]
+    if differing:
+        console.print(f"not as recorded: {', '.join(differing)}", markup=False)
+    console.print(f"report: {page}", markup=False, soft_wrap=True)
 
 
 def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:
@@ -218,6 +371,14 @@ def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> St
     if given or output is not None:
         raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
     return StudySpec.from_dict(Store(resume).spec())
+
+
+def _thresholds(tolerance: float | None, pca_tolerance: float | None, probe_margin: float | None) -> Thresholds:
+    """The thresholds that were given; the library's defaults stand for the rest."""
+    from kontrast.sweep import Thresholds
+
+    given = {"tolerance": tolerance, "pca_tolerance": pca_tolerance, "probe_margin": probe_margin}
+    return Thresholds(**{name: value for name, value in given.items() if value is not None})
 
 
 def _whole_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -269,6 +430,15 @@ def _show(findings: Findings, page: Path, *, as_json: bool) -> None:
         console.print(_table(found))
         console.print(found.sentence, markup=False)
         console.print()
+    if findings.pca is not None:
+        console.print(_pca_table(findings.pca))
+        console.print(findings.pca.sentence, markup=False)
+    else:
+        console.print(f"no PCA view: {findings.spec.without_pca}", markup=False)
+    console.print()
+    if findings.probes is not None:
+        console.print(_probe_table(findings.probes))
+    console.print(f"verdict: {findings.headline}", markup=False)
     console.print(f"report: {page}", markup=False, soft_wrap=True)
 
 
@@ -295,6 +465,56 @@ def _table(found: SimilarityFindings) -> Table:
     if found.exponents:
         table.add_section()
         table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown], "")
+    return table
+
+
+def _pca_table(found: PCAFindings) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from kontrast.report import PCA_COLUMNS
+
+    when = f"at step {found.step}" if found.step is not None else "at no step"
+    table = Table(
+        title=f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    shown = {name: PCA_COLUMNS[name] for name in PCA_TABLE}
+    table.add_column("width", justify="right", no_wrap=True)
+    for heading, _ in shown.values():
+        table.add_column("\n".join(heading.rsplit(" ", 1)), justify="right", no_wrap=True)
+    for i, width in enumerate(found.widths):
+        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in shown.items()]
+        table.add_row(str(width), *cells)
+    if found.exponents:
+        table.add_section()
+        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown])
+    return table
+
+
+def _probe_table(found: ProbeFindings) -> Table:
+    """A row an embedding; of many widths some, the first and the last among them."""
+    from rich import box
+    from rich.table import Table
+
+    from kontrast.report import accuracy
+
+    last = len(found.widths) - 1
+    n = min(last, PROBE_WIDTHS - 1)
+    columns = sorted({round(k * last / n) for k in range(n + 1)}) if n else [0]
+    table = Table(
+        title=f"linear probes, test accuracy in %, {found.n_samples} samples to train and to test",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("width", no_wrap=True)
+    for i in columns:
+        table.add_column(str(found.widths[i]), justify="right", no_wrap=True)
+    for name in found.embeddings:
+        table.add_row(name, *[accuracy(found.means[name][i], found.deviations[name][i]) for i in columns])
     return table
 
 
@@ -357,3 +577,36 @@ class _Progress:
         from kontrast.sweep import parse_cell
 
         return parse_cell(cell)[0]
+
+
+class _ClaimProgress:
+    """A bar over claims on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> _ClaimProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar.live.is_started:  # stopping a bar that never started would print an empty line
+            self.bar.stop()
+
+    def start(self, done: list[str], missing: list[str]) -> None:
+        """Show what is stored already and what is left to do."""
+        if missing:
+            self.bar.start()
+            self.task = self.bar.add_task("claims", total=len(done) + len(missing), completed=len(done))
+
+    def advance(self, claim_id: str) -> None:
+        """One more claim is stored."""
+        self.bar.update(self.task, advance=1, description=claim_id)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from kontrast.linalg import LogLaw, PowerLaw
 
 Role = Literal["printed", "corrected", "informative"]
+Style = Literal["line", "plain", "dashed"]
 
 
 class Verdict(Enum):
@@ -94,7 +95,7 @@ class Curve:
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
-    style: Literal["line", "plain", "dashed"] = "line"
+    style: Style = "line"
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,13 @@ class Panel:
     y_log: bool = True
 
 
-def curve(label: str, x: ArrayLike, y: ArrayLike, style: Literal["line", "plain", "dashed"] = "line") -> Curve:
+def curve(label: str, x: ArrayLike, y: ArrayLike, style: Style = "line") -> Curve:
     """A `Curve` of arrays."""
-    return Curve(
-        label, *(tuple(float(v) for v in np.asarray(values, dtype=float).reshape(-1)) for values in (x, y)), style
-    )
+    return Curve(label, _numbers(x), _numbers(y), style)
+
+
+def _numbers(values: ArrayLike) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.asarray(values, dtype=float).reshape(-1))
 
 
 @dataclass(frozen=True, eq=False)

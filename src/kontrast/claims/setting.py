@@ -1,7 +1,9 @@
-"""At which scale, on which data and where a claim is measured; and the samples, networks and sweeps all claims share."""
+"""Scale, data and device of a measurement; and the samples, networks and sweeps that all claims share."""
 
 from __future__ import annotations
 
+import functools
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +15,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from kontrast._types import Tensor, resolve_device
+from kontrast.claims.evidence import Estimate
 from kontrast.data import Dataset, Pairs, default_view, make_pairs
 from kontrast.errors import InputError
-from kontrast.linalg import PowerLaw, fit_power_law
+from kontrast.linalg import fit_power_law
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP
 from kontrast.sweep import load_data
@@ -66,21 +69,17 @@ class Setting:
         """A data set in float64; the first of `data_names` without a name."""
         return load_data(name or self.data_names[0], "all", None)
 
-    def pairs(
-        self, n: int, *, seed: int, data: str | None = None, negatives: int | Literal["all"] = 1, positives: int = 1
-    ) -> Pairs:
-        """n anchors with one cropped positive and one random negative each, as all of paper A's experiments have."""
-        dataset, draw = self.dataset(data), generator("pairs", seed)
-        if n > len(dataset):
-            raise InputError(
-                f"this claim needs {n} samples and {data or self.data_names[0]!r} has {len(dataset)}; "
-                "give a larger --data or use --quick"
-            )
-        sample = dataset.subsample(n, generator=draw)
-        made = make_pairs(
-            sample.x, view=default_view(dataset), n_positives=positives, negatives=negatives, generator=draw
-        )
-        return made.to(device=self.device)
+    def mean_square(self, name: str | None = None) -> float:
+        """The mean ‖x‖² of a data set, which sets the time scale of the dot product."""
+        return _mean_square(name or self.data_names[0])
+
+    def pairs(self, n: int, *, seed: int, data: str | None = None) -> Pairs:
+        """Anchors with one cropped positive and one random negative each, as all of paper A's experiments have."""
+        return self.labelled_pairs(n, seed=seed, data=data)[0]
+
+    def labelled_pairs(self, n: int, *, seed: int, data: str | None = None) -> tuple[Pairs, Tensor | None]:
+        """The same with the anchors' labels, where the data has them."""
+        return _labelled_pairs(data or self.data_names[0], n, seed, self.device)
 
     def net(self, x: Tensor, width: int, d_out: int, *, seed: int, activation: str = "relu", depth: int = 1) -> MLP:
         """Paper A's network (2) for rows like x, in float64; its weights depend on width and seed alone."""
@@ -94,6 +93,23 @@ class Setting:
             dtype=torch.float64,
             device=self.device,
         )
+
+
+@functools.lru_cache(maxsize=16)  # widths share their samples
+def _labelled_pairs(data: str, n: int, seed: int, device: str) -> tuple[Pairs, Tensor | None]:
+    dataset, draw = load_data(data, "all", None), generator("pairs", seed)
+    if n > len(dataset):
+        raise InputError(
+            f"this claim needs {n} samples and {data!r} has {len(dataset)}; give a larger --data or use --quick"
+        )
+    sample = dataset.subsample(n, generator=draw)
+    made = make_pairs(sample.x, view=default_view(dataset), generator=draw).to(device=device)
+    return made, None if sample.y is None else sample.y.to(device)
+
+
+@functools.lru_cache(maxsize=8)
+def _mean_square(name: str) -> float:
+    return float(load_data(name, "all", None).rows.pow(2).sum(1).mean())
 
 
 def loss_of(similarity: str, link: str = "linear", *, delta: float = 0.01, temperature: float = 1.0) -> ContrastiveLoss:
@@ -123,10 +139,12 @@ def sweep(
     return xr.Dataset(variables, coords={"width": list(widths), "seed": list(seeds), **named})
 
 
-def width_law(values: xr.DataArray, *, from_width: int = 0) -> PowerLaw:
-    """The power law in the width of the mean over seeds, from some width on."""
+def width_law(values: xr.DataArray, *, from_width: int = 0) -> Estimate:
+    """The exponent in the width of the mean over seeds, from some width on; NaN where a mean is no positive number."""
     means = values.where(values.width >= from_width, drop=True).mean("seed", skipna=False)
-    return fit_power_law(means.width.values, means.values)
+    if not (np.isfinite(means.values).all() and (means.values > 0).all()):
+        return Estimate.of(math.nan)
+    return Estimate.of(fit_power_law(means.width.values, means.values))
 
 
 def seed_mean(values: xr.DataArray) -> NDArray[np.float64]:

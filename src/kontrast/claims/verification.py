@@ -55,20 +55,23 @@ class Record:
             "verdict": self.verdict.value,
             "recorded": self.claim.recorded.value,
             "measured": measured,
-            "expected": {
-                c.name: {
-                    "low": _finite(c.low),
-                    "high": _finite(c.high),
-                    "role": c.role,
-                    "statement": c.statement,
-                    "holds": c.holds(self.evidence.measured),
-                }
-                for c in self.evidence.criteria
-            },
+            "expected": self._expected(),
             "setting": dict(self.evidence.setting),
             "warnings": list(self.evidence.warnings),
             "seconds": round(self.seconds, 2),
         }
+
+    def _expected(self) -> dict[str, dict[str, Any]]:
+        """Every criterion by its role and the number it tests."""
+        found: dict[str, dict[str, Any]] = {}
+        for c in self.evidence.criteria:
+            found.setdefault(c.role, {})[c.name] = {
+                "low": _finite(c.low),
+                "high": _finite(c.high),
+                "statement": c.statement,
+                "holds": c.holds(self.evidence.measured),
+            }
+        return found
 
 
 def verification_spec(setting: Setting) -> dict[str, Any]:

@@ -1,0 +1,202 @@
+"""The training runs that several claims of paper A look at, and what they write down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from kontrast._types import Tensor
+from kontrast.claims.evidence import Curve, Panel, curve
+from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
+from kontrast.data import Pairs
+from kontrast.dynamics import Problem, Recorder, Snapshot, Status, Trajectory, contrastive_problem, gradient_descent
+from kontrast.kernels import empirical_ntk
+from kontrast.linalg import LogLaw, fit_log_law
+from kontrast.nets import MLP, parameters_of, pure_function
+
+RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+DELTA = 0.01
+MOST_PROBES = 10  # points at which a tangent kernel is compared: 10 · 9/2 pairs of 10 × 10 entries
+
+
+def train(
+    net: MLP,
+    problem: Problem,
+    *,
+    n_steps: int,
+    record_at: Sequence[int],
+    recorders: dict[str, Recorder],
+    learning_rate: float = RATE,
+    keep_parameters: bool = False,
+) -> Trajectory:
+    """Full-batch gradient descent of `net` from where it is."""
+    return gradient_descent(
+        pure_function(net),
+        parameters_of(net),
+        problem,
+        learning_rate=learning_rate,
+        n_steps=n_steps,
+        record_at=record_at,
+        recorders=recorders,
+        keep_parameters=keep_parameters,
+    )
+
+
+def probes_of(pairs: Pairs) -> Tensor:
+    """The points at which tangent kernels are compared: the first anchors."""
+    return pairs.rows[pairs.anchor[:MOST_PROBES]]
+
+
+def ntk_change(net: MLP, probes: Tensor) -> Recorder:
+    """Max |K(t) − K(0)| over points and outputs, as in paper A's Figs 2, 3 and 5 to 7."""
+    start = empirical_ntk(net, probes)
+
+    def change(now: Snapshot) -> Tensor:
+        return (empirical_ntk(net, probes, parameters=now.parameters) - start).abs().max()
+
+    return change
+
+
+def weight_change(net: MLP) -> Recorder:
+    """‖θ(t) − θ(0)‖."""
+    start = parameters_of(net)
+
+    def change(now: Snapshot) -> Tensor:
+        return torch.stack([(now.parameters[name] - p).pow(2).sum() for name, p in start.items()]).sum().sqrt()
+
+    return change
+
+
+def dot_rate(setting: Setting, data: str | None = None) -> float:
+    """A learning rate for the dot product, whose time scale goes with the mean square norm of x; digits: about 0.05."""
+    return 0.8 / setting.mean_square(data)
+
+
+def dot_divergence(
+    setting: Setting,
+    widths: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    n_samples: int,
+    learning_rate: float,
+    depth: int = 1,
+) -> xr.Dataset:
+    """Training under the dot product: by width and seed the step at which a run overflows, and its NTK's change."""
+    steps = list(range(0, 81, 2))
+
+    def measure(width: int, seed: int) -> dict[str, object]:
+        pairs = setting.pairs(n_samples, seed=seed)
+        net = setting.net(pairs.x, width, 10, seed=seed, depth=depth)
+        run = train(
+            net,
+            contrastive_problem(pairs, loss_of("dot")),
+            n_steps=400,
+            record_at=steps,
+            recorders={"change": ntk_change(net, probes_of(pairs))},
+            learning_rate=learning_rate,
+        )
+        diverged = run.status is Status.DIVERGED
+        return {
+            "diverged_at": run.stopped_at if diverged else math.nan,
+            "change": padded(run.records["change"], len(steps)),
+        }
+
+    return sweep(widths, seeds, measure, t=steps)
+
+
+def divergence_law(data: xr.Dataset) -> LogLaw | None:
+    """The mean step of divergence on ln M, where every run diverged."""
+    means = seed_mean(data.diverged_at)
+    return fit_log_law(data.width.values, means) if np.isfinite(means).all() else None
+
+
+def divergence_panels(data: xr.Dataset) -> list[Panel]:
+    """When runs under the dot product overflow, and how their NTK gets there."""
+    return [
+        Panel(
+            "When training under the dot product overflows",
+            "width M",
+            "step",
+            (curve("mean over seeds", data.width, seed_mean(data.diverged_at)),),
+            y_log=False,
+        ),
+        step_panel("NTK change in time, dot product", data.change),
+    ]
+
+
+def cosine_drift(
+    setting: Setting,
+    widths: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    n_samples: int,
+    n_steps: int,
+    activation: str = "relu",
+    link: str = "linear",
+    depth: int = 1,
+) -> xr.Dataset:
+    """Training under cosine similarity: how far the NTK and the weights move, at steps that 100 is among."""
+    steps = sorted({*log_steps(n_steps, setting.pick(quick=5, full=16, paper=16)), min(100, n_steps)})
+
+    def measure(width: int, seed: int) -> dict[str, object]:
+        pairs = setting.pairs(n_samples, seed=seed)
+        net = setting.net(pairs.x, width, 10, seed=seed, activation=activation, depth=depth)
+        run = train(
+            net,
+            contrastive_problem(pairs, loss_of("cosine", link, delta=DELTA)),
+            n_steps=n_steps,
+            record_at=steps,
+            recorders={"change": ntk_change(net, probes_of(pairs)), "weights_moved": weight_change(net)},
+        )
+        return {name: padded(values, len(steps)) for name, values in run.records.items()}
+
+    return sweep(widths, seeds, measure, t=steps)
+
+
+def width_panel(title: str, series: Mapping[str, xr.DataArray], y_label: str = "max |K(t) − K(0)|") -> Panel:
+    """Means over seeds against the width, with the paper's M^−1/2 and 1/M beside the first."""
+    first = next(iter(series.values()))
+    widths, means = first.width.values, seed_mean(first)
+    return Panel(
+        title,
+        "width M",
+        y_label,
+        (
+            *(curve(name.replace("_", " "), values.width, seed_mean(values)) for name, values in series.items()),
+            guide(widths, means, -0.5, "M^−1/2"),
+            guide(widths, means, -1.0, "1/M"),
+        ),
+    )
+
+
+def step_panel(title: str, values: xr.DataArray, y_label: str = "max |K(t) − K(0)|") -> Panel:
+    """Means over seeds against the step, one line a width."""
+    later = values.sel(t=values.t > 0)
+    curves = tuple(
+        curve(f"M = {width}", later.t, seed_mean(later.sel(width=width)), "plain") for width in later.width.values
+    )
+    return Panel(title, "step t", y_label, curves)
+
+
+def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:
+    """A dashed power law through the first point."""
+    x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    return curve(label, x_, y_[0] * (x_ / x_[0]) ** exponent, "dashed")
+
+
+def padded(values: Tensor | None, length: int) -> np.ndarray:
+    """A record on the common axis; NaN at the steps that a diverged run never reached."""
+    row = np.full(length, np.nan)
+    if values is not None:
+        row[: len(values)] = values.double().numpy()
+    return row
+
+
+def log_steps(last: int, count: int = 16) -> list[int]:
+    """About `count` steps from 1 to `last`, evenly spaced on a logarithmic axis, with 0 in front."""
+    return [0, *sorted({round(step) for step in np.geomspace(1, last, count)})]

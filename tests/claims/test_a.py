@@ -1,0 +1,146 @@
+"""Every claim of paper A: measured as recorded, and measured otherwise once the code it rests on is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kontrast.claims import Setting, all_claims, measure, select
+from kontrast.claims.a import beyond, bounds, kernels, pca, runs
+
+QUICK = Setting(scale="quick")
+Break = Callable[[Any], Any]  # the real thing → the broken one
+
+
+@pytest.mark.parametrize("claim_id", [claim.id for claim in all_claims()])
+def test_the_quick_verdict_is_the_recorded_one(claim_id: str) -> None:
+    (claim,) = select([claim_id])
+    record = measure(claim, QUICK)
+    assert record.verdict is claim.recorded, {name: str(x) for name, x in record.evidence.measured.items()}
+    assert record.evidence.setting
+    assert all(curve.x and len(curve.x) == len(curve.y) for panel in record.evidence.panels for curve in panel.curves)
+
+
+def times(factor: float) -> Break:
+    """Off by a factor."""
+    return lambda real: lambda *args, **kwargs: factor * real(*args, **kwargs)
+
+
+def times_a_power_of_the_width(power: float) -> Break:
+    """A kernel or a drift with a factor of M too many; the width is the net's, or the features' last size."""
+
+    def broken(real: Any) -> Any:
+        def wrapped(first: Any, *args: Any, **kwargs: Any) -> Any:
+            width = first.width if hasattr(first, "width") else first.shape[-1]
+            return width**power * real(first, *args, **kwargs)
+
+        return wrapped
+
+    return broken
+
+
+def with_keyword(**forced: Any) -> Break:
+    """Called with another option than it was."""
+    return lambda real: lambda *args, **kwargs: real(*args, **{**kwargs, **forced})
+
+
+def scaled_bound(factor: float) -> Break:
+    """A bound with a factor lost."""
+    return lambda real: lambda *a, **k: dataclasses.replace(real(*a, **k), value=factor * real(*a, **k).value)
+
+
+def scaled_rate(factor: float) -> Break:
+    """Another learning rate than was asked for."""
+    return lambda real: lambda *a, **k: real(*a, **{**k, "learning_rate": factor * k["learning_rate"]})
+
+
+def wider_is_faster(real: Any) -> Any:
+    """A learning rate that forgets the 1/M of the gradient."""
+    return lambda net, *a, **k: real(net, *a, **{**k, "learning_rate": net.width / 8 * k["learning_rate"]})
+
+
+def smallest_eigenvalues(real: Any) -> Any:
+    """The wrong end of the spectrum."""
+    return lambda features, S, n_components: real(features, -S, n_components)
+
+
+def twice_the_slope(real: Any) -> Any:
+    """The blow-up time with 16C in the place of 8C."""
+    return lambda w, v, slope: real(w, v, 2 * slope)
+
+
+def rolled_outputs(real: Any) -> Any:
+    """Outputs handed back in another order."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        run = real(*args, **kwargs)
+        return dataclasses.replace(run, final_outputs=run.final_outputs * run.final_outputs.new_tensor([1, 1.5, 1, 1]))
+
+    return wrapped
+
+
+def halved_certificate(real: Any) -> Any:
+    """A bound of half the size."""
+    return lambda *a, **k: dataclasses.replace(real(*a, **k), bound=0.3 * real(*a, **k).bound)
+
+
+def as_dot(real: Any) -> Any:
+    """The dot product where cosine was asked for, and the other way round."""
+    other = {"cosine": "dot", "dot": "cosine"}
+    return lambda similarity, *args, **kwargs: real(other[similarity], *args, **kwargs)
+
+
+def tiny_logarithm(real: Any) -> Any:
+    """1/bound."""
+    return lambda *a, **k: dataclasses.replace(real(*a, **k), log10=-real(*a, **k).log10)
+
+
+def growing(real: Any) -> Any:
+    """A change that never stops to grow."""
+    return lambda net, probes: lambda now: now.step * real(net, probes)(now)
+
+
+# claim → (where the name is looked up, the name, how it is broken)
+BROKEN: dict[str, tuple[Any, str, Break]] = {
+    "A.lem9": (kernels, "empirical_ntk", times(-1)),
+    "A.fig1": (kernels, "fixed_kernel_descent", scaled_rate(2)),
+    "A.init": (kernels, "infinite_ntk", times(1.1)),
+    "A.prop10": (kernels.BlowUp, "of", twice_the_slope),
+    "A.fig2": (runs, "loss_of", as_dot),
+    "A.fig3": (runs, "empirical_ntk", times_a_power_of_the_width(0.5)),
+    "A.lem7": (bounds, "lemma7", with_keyword(form="printed")),
+    "A.lem8": (bounds, "lemma8", scaled_bound(0.01)),
+    "A.lem11": (bounds, "lemma11", with_keyword(form="printed")),
+    "A.lem12": (bounds, "lemma12", with_keyword(form="printed")),
+    "A.thm13": (bounds, "theorem13", tiny_logarithm),
+    "A.cert": (bounds, "ntk_certificate", halved_certificate),
+    "A.eq8": (pca, "pair_matrix", times(-1)),
+    "A.eq10": (pca, "pair_matrix", times(-1)),
+    "A.eq9": (pca, "pair_features", times(3)),
+    "A.lem16": (pca, "lemma16", scaled_bound(1e-8)),
+    "A.fig4": (pca, "contrastive_drift", times_a_power_of_the_width(0.5)),
+    "A.lem17": (pca, "davis_kahan", scaled_bound(1e-3)),
+    "A.pca": (pca, "contrastive_pca", smallest_eigenvalues),
+    "A.rem15": (pca, "train_pca_network", wider_is_faster),
+    "A.prop18": (pca, "train", rolled_outputs),
+    "A.fig5": (pca, "contrastive_pca", smallest_eigenvalues),
+    "A.forever": (beyond, "ntk_change", growing),
+    "A.closed": (beyond, "dot_product_descent", scaled_rate(0.5)),
+    "A.variants": (runs, "empirical_ntk", times_a_power_of_the_width(0.75)),
+}
+
+
+def test_every_claim_is_broken_once() -> None:
+    assert BROKEN.keys() == {claim.id for claim in select(["A"])}
+
+
+@pytest.mark.parametrize("claim_id", BROKEN)
+def test_a_broken_implementation_changes_the_verdict(claim_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, broken = BROKEN[claim_id]
+    monkeypatch.setattr(where, name, broken(getattr(where, name)))
+    (claim,) = select([claim_id])
+    found = measure(claim, dataclasses.replace(QUICK, n_seeds=2))
+    assert found.verdict is not claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}

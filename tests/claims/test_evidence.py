@@ -1,0 +1,93 @@
+"""A verdict follows from numbers by one rule, and evidence survives its file."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from kontrast.claims import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
+from kontrast.claims.evidence import curve, evidence
+from kontrast.linalg import fit_log_law, fit_power_law
+from kontrast.sweep.store import from_bytes, to_bytes
+
+TRUE, FALSE, UNKNOWN = 0.0, 2.0, math.nan
+
+
+def verdict_of(**outcomes: list[float]) -> Verdict:
+    """The verdict of criteria `at most 1` by role, with these measured numbers."""
+    numbers = {f"{role}{i}": number for role, values in outcomes.items() for i, number in enumerate(values)}
+    criteria = [
+        Criterion(f"{role}{i}", "", high=1, role=role)  # type: ignore[arg-type]
+        for role, values in outcomes.items()
+        for i in range(len(values))
+    ]
+    return judge({name: Estimate.of(number) for name, number in numbers.items()}, criteria)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ({"printed": [TRUE, TRUE]}, Verdict.HOLDS),
+        ({"printed": [TRUE, FALSE]}, Verdict.REFUTED),
+        ({"printed": [FALSE], "corrected": [TRUE, TRUE]}, Verdict.CORRECTED),
+        ({"printed": [FALSE], "corrected": [TRUE, FALSE]}, Verdict.REFUTED),
+        ({"printed": [TRUE], "corrected": [FALSE]}, Verdict.HOLDS),
+        ({"corrected": [TRUE]}, Verdict.CORRECTED),
+        ({"printed": [TRUE], "informative": [FALSE]}, Verdict.VACUOUS),
+        ({"printed": [FALSE], "corrected": [TRUE], "informative": [FALSE]}, Verdict.VACUOUS),
+        ({"printed": [FALSE], "informative": [FALSE]}, Verdict.REFUTED),
+        ({"printed": [TRUE], "informative": [TRUE]}, Verdict.HOLDS),
+        ({"printed": [TRUE, UNKNOWN]}, Verdict.UNDECIDED),
+        ({"printed": [TRUE], "informative": [UNKNOWN]}, Verdict.UNDECIDED),
+        ({"informative": [TRUE]}, Verdict.UNDECIDED),
+        ({}, Verdict.UNDECIDED),
+    ],
+)
+def test_the_rule(outcomes: dict[str, list[float]], expected: Verdict) -> None:
+    assert verdict_of(**outcomes) is expected
+
+
+def test_a_criterion_holds_within_its_range_and_says_so() -> None:
+    measured = {"p": Estimate(-0.8, -1.2, -0.4)}
+    assert Criterion("p", "", low=-0.9, high=-0.7).holds(measured) is True  # the value decides, the interval is shown
+    assert Criterion("p", "", low=-0.7).holds(measured) is False
+    assert Criterion("p", "", low=-0.8, high=-0.8).holds(measured) is True
+    assert Criterion("p", "", low=1).range == "at least 1"
+    assert Criterion("p", "", high=0.5).range == "at most 0.5"
+    assert Criterion("p", "", low=-1, high=1).range == "-1 to 1"
+    assert Criterion("p", "").holds({"p": Estimate.of(math.nan)}) is None
+
+
+def test_estimates_carry_the_interval_of_a_fit() -> None:
+    x = [1.0, 2.0, 4.0, 8.0]
+    power = fit_power_law(x, [1.0, 0.6, 0.2, 0.13])
+    assert Estimate.of(power) == Estimate(power.exponent, power.low, power.high)
+    log = fit_log_law(x, [1.0, 2.1, 2.9, 4.0])
+    assert Estimate.of(log) == Estimate(log.slope, log.low, log.high)
+    assert Estimate.of(3) == Estimate(3.0, 3.0, 3.0)
+    assert Estimate.of(3).is_plain
+    assert not Estimate.of(power).is_plain
+    assert str(Estimate(1.5, 1.0, 2.0)) == "1.5 [1, 2]"
+    assert str(Estimate(1.5, -math.inf, math.inf)) == "1.5"
+
+
+def test_evidence_survives_the_file_bit_for_bit() -> None:
+    found = evidence(
+        {"exponent": Estimate(-0.5, -0.7, -0.3), "nothing": math.nan, "huge": math.inf},
+        [Criterion("exponent", "falls ≤ −½", high=0, role="corrected"), Criterion("huge", "large", low=1)],
+        data=xr.Dataset({"gap": (("width", "seed"), np.array([[0.1, 0.2]]))}, coords={"width": [64], "seed": [0, 1]}),
+        panels=[Panel("a, b", "x", "y", (curve("one", [1, 2], [3, math.nan]), Curve("two", (1.0,), (2.0,), "dashed")))],
+        setting={"n_samples": 10},
+        warnings=["gap is zero", "gap is zero"],
+    )
+    read = Evidence.from_dataset(from_bytes(to_bytes(found.to_dataset())))
+    assert str(read.measured) == str(found.measured)  # as strings, for NaN differs from itself
+    assert read.criteria == found.criteria
+    assert repr(read.panels) == repr(found.panels)
+    assert read.setting == found.setting
+    assert read.warnings == ("gap is zero",)
+    assert read.data.equals(found.data)
+    assert read.verdict is found.verdict

@@ -1,0 +1,73 @@
+"""Samples and networks depend on what they should, and on nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kontrast.claims import Setting
+from kontrast.claims.setting import generator, sweep, width_law
+from kontrast.errors import DataError, InputError
+
+QUICK = Setting(scale="quick")
+
+
+def test_the_same_seed_gives_the_same_samples_and_weights() -> None:
+    again = Setting(scale="full")
+    assert torch.equal(QUICK.pairs(5, seed=1).x, again.pairs(5, seed=1).x)
+    assert not torch.equal(QUICK.pairs(5, seed=1).x, again.pairs(5, seed=2).x)
+    x = QUICK.pairs(5, seed=1).x
+    assert torch.equal(QUICK.net(x, 8, 2, seed=1).output, again.net(x, 8, 2, seed=1).output)
+    assert not torch.equal(QUICK.net(x, 8, 2, seed=1).output, again.net(x, 8, 2, seed=2).output)
+
+
+def test_streams_of_different_purposes_differ() -> None:
+    draws = {tuple(torch.rand(2, generator=generator(*key)).tolist()) for key in (("a", 0), ("b", 0), ("a", 1))}
+    assert len(draws) == 3
+
+
+def test_choices_by_scale() -> None:
+    assert [Setting(scale=s).pick(quick=1, full=2, paper=3) for s in ("quick", "full", "paper")] == [1, 2, 3]
+    assert list(QUICK.seeds(quick=2)) == [0, 1]
+    assert list(Setting(scale="quick", n_seeds=3).seeds(quick=2)) == [0, 1, 2]
+    assert QUICK.data_names == ("digits",)
+    assert Setting(scale="paper").data_names == ("mnist5k",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": "tiny"}, "scale must be one of quick, full, paper, got 'tiny'"),
+        ({"n_seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"device": "tpu"}, "device must look like"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Setting(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that must be missing")
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"device 'cuda' was asked for but torch sees no CUDA GPU"):
+        Setting(device="cuda")
+
+
+def test_too_few_samples_and_unknown_data() -> None:
+    with pytest.raises(InputError, match="needs 5000 samples and 'digits' has 1797; give a larger --data or use"):
+        QUICK.pairs(5000, seed=0)
+    with pytest.raises(DataError, match="nowhere"):
+        Setting(data=("nowhere",)).pairs(5, seed=0)
+
+
+def test_a_sweep_keeps_its_axes_and_its_failures() -> None:
+    data = sweep([2, 4, 8], [0, 1], lambda w, s: {"a": 1 / w, "b": [s, w], "c": math.nan if w == 4 else 1.0}, t=[5, 6])
+    assert data.a.dims == ("width", "seed")
+    assert data.b.dims == ("width", "seed", "t")
+    assert data.b.sel(width=8, seed=1, t=6) == 8
+    assert width_law(data.a).value == pytest.approx(-1)
+    assert math.isnan(width_law(data.c).value)  # a failed run is not averaged away
+    assert np.isfinite(data.a).all()

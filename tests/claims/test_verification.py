@@ -1,0 +1,105 @@
+"""A verification resumes, never mixes results of other code or data, and says all in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from kontrast.claims import (
+    Claim,
+    Criterion,
+    Evidence,
+    Setting,
+    Verdict,
+    registry,
+    stored_records,
+    verification,
+    verification_name,
+    verification_spec,
+    verify,
+)
+from kontrast.claims.evidence import Estimate, evidence
+from kontrast.errors import StoreError
+
+QUICK = Setting(scale="quick")
+Calls = list[str]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """A registry of three cheap claims; the list gathers which were measured."""
+    seen: Calls = []
+
+    def make(claim_id: str, value: float) -> Claim:
+        def measure(setting: Setting) -> Evidence:
+            seen.append(claim_id)
+            if value > 5:
+                raise KeyboardInterrupt
+            return evidence(
+                {"x": Estimate(value, value - 1, value + 1), "nan": math.nan}, [Criterion("x", "small", high=1)]
+            )
+
+        return Claim(claim_id, "Paper X", f"title {claim_id}", "printed", None, Verdict.HOLDS, measure)
+
+    claims = {c.id: c for c in (make("X.one", 0.5), make("X.two", 2.0), make("X.stops", 9.0))}
+    monkeypatch.setattr(registry, "_CLAIMS", claims)
+    return seen
+
+
+def test_what_is_stored_is_not_measured_again(calls: Calls, tmp_path: Path) -> None:
+    started: list[tuple[list[str], list[str]]] = []
+    first = verify(["X.one"], QUICK, tmp_path, on_start=lambda done, missing: started.append((done, missing)))
+    again = verify(["X.one", "X.two"], QUICK, tmp_path, on_start=lambda done, missing: started.append((done, missing)))
+    assert calls == ["X.one", "X.two"]
+    assert started == [([], ["X.one"]), (["X.one"], ["X.two"])]
+    assert first[0].as_dict() == again[0].as_dict()
+    assert [record.claim.id for record in stored_records(tmp_path)] == ["X.one", "X.two"]
+
+
+def test_an_interruption_keeps_what_was_finished(calls: Calls, tmp_path: Path) -> None:
+    from kontrast.sweep import Interrupted
+
+    with pytest.raises(Interrupted):
+        verify(["X.one", "X.stops"], QUICK, tmp_path)
+    assert [record.claim.id for record in stored_records(tmp_path)] == ["X.one"]
+
+
+def test_a_damaged_claim_is_measured_again(calls: Calls, tmp_path: Path) -> None:
+    verify(["X.one"], QUICK, tmp_path)
+    (tmp_path / "cells" / "X.one.nc").write_bytes(b"damaged")
+    verify(["X.one"], QUICK, tmp_path)
+    assert calls == ["X.one", "X.one"]
+
+
+def test_another_setting_or_other_code_has_another_folder(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify(["X.one"], QUICK, tmp_path)
+    with pytest.raises(StoreError, match=r"holds other results \(n_seeds: None there, 3 here"):
+        verify(["X.one"], Setting(scale="quick", n_seeds=3), tmp_path)
+    name = verification_name(verification_spec(QUICK))
+    assert name.startswith("quick-")
+    assert name != verification_name(verification_spec(Setting(scale="quick", data=("moons",))))
+    monkeypatch.setattr(verification, "_code_digest", lambda: "another")
+    assert name != verification_name(verification_spec(QUICK))
+
+
+def test_json_says_all(calls: Calls, tmp_path: Path) -> None:
+    holds, refuted = (record.as_dict() for record in verify(["X.one", "X.two"], QUICK, tmp_path))
+    assert json.loads(json.dumps(holds, allow_nan=False)) == holds
+    assert holds["verdict"] == "holds"
+    assert refuted["verdict"] == "refuted"
+    assert refuted["recorded"] == "holds"
+    assert holds["measured"] == {"x": 0.5, "x_low": -0.5, "x_high": 1.5, "nan": None}
+    assert holds["expected"] == {"printed": {"x": {"low": None, "high": 1, "statement": "small", "holds": True}}}
+    assert {"id", "title", "source", "verdict", "measured", "expected", "setting", "seconds"} <= holds.keys()
+
+
+def test_processes_give_the_same_numbers(tmp_path: Path) -> None:
+    here = verify(["A.eq8", "A.eq9"], QUICK, tmp_path / "here")
+    there = verify(["A.eq8", "A.eq9"], QUICK, tmp_path / "there", workers=2)
+    for a, b in zip(here, there, strict=True):
+        assert a.evidence.measured == b.evidence.measured
