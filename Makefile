@@ -1,4 +1,5 @@
-# make demo: install, then run the default study.   make test: install the development extras, then lint, types, tests.
+# make demo: install, then run the default study.   make verify: the claims of paper A, in their quick setting.
+# make test: install the development extras, then lint, types, tests.
 # make bench: every benchmark; the kernels run beside neural-tangents, in an environment of its own (make bench-peers).
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo lint test bench bench-peers bench-kernels clean
+.PHONY: install dev demo verify lint test bench bench-peers bench-kernels docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -28,6 +29,14 @@ $(VENV)/installed-dev: $(VENV)/created pyproject.toml constraints.txt
 
 demo: install
 	$(BIN)/kontrast study
+
+verify: install
+	$(BIN)/kontrast verify A --quick
+
+# The page of claims in docs/, from the folder that `kontrast verify` wrote.
+docs-claims:
+	@test -f "$(FOLDER)/claims.md" || { echo "no claims.md in FOLDER='$(FOLDER)'; give the folder that kontrast verify printed"; exit 2; }
+	rm -rf docs/figures && cp -r $(FOLDER)/figures docs/figures && cp $(FOLDER)/claims.md docs/claims.md
 
 lint: dev
 	$(BIN)/ruff format --check .

@@ -80,3 +80,11 @@ def test_the_readme_commands_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text()):
         assert f"\n{target}:" in makefile, target
+
+
+def test_pca_or_learning(tmp_path: Path) -> None:
+    rows = [line.split() for line in run(ROOT / "examples/pca_or_learning.py", cwd=tmp_path).splitlines()[1:]]
+    sines = [float(row[1]) for row in rows]
+    assert sines == sorted(sines, reverse=True)
+    assert sines[-1] < 0.1
+    assert all(float(row[4]) >= float(row[3]) for row in rows)

@@ -218,20 +218,30 @@ def study(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder that `kontrast study` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that `kontrast study` or `kontrast verify` wrote.")],
     tolerance: Tolerance = None,
     pca_tolerance: PcaTolerance = None,
     probe_margin: ProbeMargin = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Rebuild the figures and the page of a finished study from its stored results alone."""
+    """Rebuild the figures and the page of a study, or of measured claims, from stored results alone.
+
+    The three thresholds are for studies. Of claims --json prints one object a line, as `kontrast verify` does.
+    """
     from kontrast.report import write_report
     from kontrast.sweep import Store, StudySpec, consolidate, find
 
     thresholds = _thresholds(tolerance, pca_tolerance, probe_margin)
-    store = Store(folder)
-    result = consolidate(StudySpec.from_dict(store.spec()), store)
+    store = Store(folder, command="study|verify")
+    spec = store.spec()
+    if spec.get("kind") == "claims":
+        given = {"--tolerance": tolerance, "--pca-tolerance": pca_tolerance, "--probe-margin": probe_margin}
+        if refused := [option for option, value in given.items() if value is not None]:
+            raise InputError(f"{', '.join(refused)}: for studies alone, and {folder} holds claims; leave it out")
+        _report_claims(folder, spec, as_json=as_json)
+        return
+    result = consolidate(StudySpec.from_dict(spec), store)
     findings = find(result, thresholds)
     _show(findings, write_report(folder, result, findings), as_json=as_json)
 
@@ -260,7 +270,7 @@ def verify(
         typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-claims/SCALE-HASH"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes, one thread each.", show_default="one a core; 4 on cuda")
+        int | None, typer.Option(help="Processes, one thread each.", show_default="one a core; at most 8 on cuda")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a claim, one a line.")] = False,
     debug: Debug = False,
@@ -291,7 +301,7 @@ def verify(
     spec = verification_spec(setting)
     folder = output or CLAIMS / verification_name(spec)
     # Much of a claim is small work on the CPU, so a few processes share a GPU well; one claim needs no second process.
-    n_workers = min(workers or (min(4, default_workers()) if on_gpu else default_workers()), len(claims))
+    n_workers = min(workers or (min(8, default_workers()) if on_gpu else default_workers()), len(claims))
     try:
         with _ClaimProgress() as progress:
             records = run_verification(
@@ -299,20 +309,25 @@ def verify(
                 setting,
                 folder,
                 workers=0 if n_workers == 1 else n_workers,
+                command=shlex.join(["kontrast", *sys.argv[1:]]),
                 on_start=progress.start,
                 on_done=progress.advance,
             )
     except (Interrupted, KeyboardInterrupt):
         _say(f"stopped; finished claims are kept in {folder}: run the same command to go on")
         sys.exit(130)
-    command = shlex.join(["kontrast", *sys.argv[1:]])
-    page = write_claims_report(folder, stored_records(folder), spec, command=command)
-    if as_json:
-        for record in records:
-            typer.echo(json.dumps(record.as_dict(), ensure_ascii=False))
-    else:
-        _show_claims(records, page)
+    _show_claims(records, write_claims_report(folder, stored_records(folder), spec), as_json=as_json)
     sys.exit(0 if all(record.as_recorded for record in records) else 1)
+
+
+def _report_claims(folder: Path, spec: dict[str, Any], *, as_json: bool) -> None:
+    from kontrast.claims import reservations, stored_records
+    from kontrast.report import write_claims_report
+
+    for warning in reservations(folder):
+        _say(f"warning: {warning}")
+    records = stored_records(folder)
+    _show_claims(records, write_claims_report(folder, records, spec), as_json=as_json)
 
 
 def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
@@ -325,17 +340,22 @@ def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
         return
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("claim", "statement", "recorded verdict", "source"):
         table.add_column(heading, no_wrap=heading == "claim")
     for claim in claims:
-        table.add_row(claim.id, claim.title, claim.recorded.value, claim.source)
+        table.add_row(claim.id, escape(claim.title), claim.recorded.value, escape(claim.source))
     Console(highlight=False).print(table)
 
 
-def _show_claims(records: Sequence[Record], page: Path) -> None:
+def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> None:
+    if as_json:
+        for record in records:
+            typer.echo(json.dumps(record.as_dict(), ensure_ascii=False))
+        return
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -353,6 +373,8 @@ def _show_claims(records: Sequence[Record], page: Path) -> None:
         table.add_row(record.claim.id, escape(record.claim.title), verdict, f"{record.seconds:.1f}")
     console = Console(highlight=False)
     console.print(table)
+    if corrections := _corrections(records):
+        console.print(corrections)
     for record in records:
         for warning in record.evidence.warnings:
             console.print(f"{record.claim.id}: warning: {warning}", markup=False)
@@ -360,6 +382,24 @@ def _show_claims(records: Sequence[Record], page: Path) -> None:
     if differing:
         console.print(f"not as recorded: {', '.join(differing)}", markup=False)
     console.print(f"report: {page}", markup=False, soft_wrap=True)
+
+
+def _corrections(records: Sequence[Record]) -> Table | None:
+    """Of claims that were decided and do not simply hold, what is right; where nothing is, the statement itself."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from kontrast.claims import Verdict
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("claim", no_wrap=True)
+    table.add_column("what is wrong with it as printed, and what is right")
+    for record in records:
+        if record.verdict not in (Verdict.HOLDS, Verdict.UNDECIDED):
+            said = record.claim.corrected or f"{record.verdict.value}: {record.claim.printed}"
+            table.add_row(record.claim.id, escape(said))
+    return table if table.row_count else None
 
 
 def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:

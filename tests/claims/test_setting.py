@@ -57,7 +57,7 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_too_few_samples_and_unknown_data() -> None:
-    with pytest.raises(InputError, match="needs 5000 samples and 'digits' has 1797; give a larger --data or use"):
+    with pytest.raises(InputError, match="needs 5000 samples and 'digits' has 1797; give a larger --data"):
         QUICK.pairs(5000, seed=0)
     with pytest.raises(DataError, match="nowhere"):
         Setting(data=("nowhere",)).pairs(5, seed=0)

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kontrast.claims import (
@@ -22,7 +23,7 @@ from kontrast.claims import (
     verify,
 )
 from kontrast.claims.evidence import Estimate, evidence
-from kontrast.errors import StoreError
+from kontrast.errors import InputError, StoreError
 
 QUICK = Setting(scale="quick")
 Calls = list[str]
@@ -103,3 +104,34 @@ def test_processes_give_the_same_numbers(tmp_path: Path) -> None:
     there = verify(["A.eq8", "A.eq9"], QUICK, tmp_path / "there", workers=2)
     for a, b in zip(here, there, strict=True):
         assert a.evidence.measured == b.evidence.measured
+
+
+def test_a_claim_that_the_data_cannot_answer_is_undecided_and_says_why(tmp_path: Path) -> None:
+    np.savez(tmp_path / "unlabelled.npz", x=np.random.default_rng(0).random((40, 6, 6)))
+    setting = Setting(scale="quick", data=(str(tmp_path / "unlabelled.npz"),))
+    fig5, eq8 = sorted(verify(["A.fig5", "A.eq8"], setting, tmp_path / "out"), key=lambda record: record.claim.id)[::-1]
+    assert fig5.verdict is Verdict.UNDECIDED
+    assert not fig5.as_recorded
+    (warning,) = fig5.evidence.warnings
+    assert "not measured: claim A.fig5 needs labels and at least 800 samples" in warning
+    assert "has 40 samples and no labels; give another --data" in warning
+    assert eq8.verdict is Verdict.HOLDS
+
+
+@pytest.mark.parametrize(("value", "word"), [(0.0, "zero"), (0.5, "the same")])
+def test_constant_images_are_refused_before_any_work(value: float, word: str, calls: Calls, tmp_path: Path) -> None:
+    np.savez(tmp_path / "constant.npz", x=np.full((40, 6, 6), value))
+    setting = Setting(scale="quick", data=(str(tmp_path / "constant.npz"),))
+    with pytest.raises(InputError, match=f"every sample of .*constant.npz' is {word}, so there is nothing to contrast"):
+        verify(["X.one"], setting, tmp_path / "out")
+    assert calls == []
+
+
+def test_a_zero_eigengap_is_recorded_as_a_warning(tmp_path: Path) -> None:
+    """Images of one bright row: the features have rank one, and the tenth eigenvalue of C is zero like the eleventh."""
+    x = np.zeros((60, 6, 6))
+    x[:, 2, 3] = np.random.default_rng(0).random(60)
+    np.savez(tmp_path / "line.npz", x=x.reshape(60, 36))
+    setting = Setting(scale="quick", data=(str(tmp_path / "line.npz"),), n_seeds=1)
+    (record,) = verify(["A.lem17"], setting, tmp_path / "out")
+    assert any("eigengap" in warning for warning in record.evidence.warnings), record.evidence.warnings

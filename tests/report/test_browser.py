@@ -1,4 +1,4 @@
-"""The page in a real browser: on a phone it never scrolls sideways, and its pictures are there."""
+"""The pages in a real browser: on a phone they never scroll sideways, and their pictures are there."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from kontrast.report import write_report
+from kontrast.report import write_claims_report, write_report
 from kontrast.sweep import find
 from tests.report.studies import study
+from tests.report.test_claims_page import RECORDS, SPEC
 
 OPTIONS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
 OPTIONS += "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=5000"
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["study", "claims"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "claims":
+        return write_claims_report(tmp_path_factory.mktemp("page"), RECORDS, SPEC)
     long_name = "a/very/long/path/" + "without_a_single_space" * 8 + ".npz"
     result = study(data=long_name, widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2)
     return write_report(tmp_path_factory.mktemp("page"), result, find(result))

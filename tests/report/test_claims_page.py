@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -11,12 +12,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import floats, lists, sampled_from
+from hypothesis.strategies import floats, lists, sampled_from, text
 
 from kontrast.claims import Claim, Criterion, Curve, Estimate, Evidence, Panel, Record, Setting, Verdict
 from kontrast.errors import StoreError
 from kontrast.report import write_claims_report
 from kontrast.report.axes import INK, style
+from kontrast.report.claims_figures import _wrapped as wrapped
 from kontrast.report.claims_figures import curve_colours, joined_svg, panel_figure, panel_svg
 from kontrast.report.claims_markdown import markdown
 from kontrast.report.claims_words import ORDER, RULES, words
@@ -71,7 +73,7 @@ def record(
     numbers = {f"{role}_number": Estimate(value, value, value) for role, value in values.items()}
     claim = Claim(id, f"Paper A, {id}", f"Title of {text}", text, corrected, recorded or verdict, never)
     found = Evidence({**numbers, **(measured or {})}, criteria, panels=panels, setting=setting or {}, warnings=warnings)
-    made = Record(claim, found, 12.34)
+    made = Record(claim, found, 12.34, COMMAND)
     assert made.verdict is verdict
     return made
 
@@ -122,7 +124,7 @@ RECORDS = [
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("claims")
-    assert write_claims_report(folder, RECORDS, SPEC, command=COMMAND) == folder / "report.html"
+    assert write_claims_report(folder, RECORDS, SPEC) == folder / "report.html"
     return folder
 
 
@@ -142,13 +144,15 @@ def test_a_report_is_a_page_a_markdown_file_and_one_picture_a_claim_that_has_pan
 
 
 def test_the_same_records_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    write_claims_report(tmp_path, RECORDS, SPEC, command=COMMAND)
+    write_claims_report(tmp_path, RECORDS, SPEC)
     assert content(tmp_path) == content(built)
 
 
 def test_stored_evidence_gives_the_same_report(built: Path, tmp_path: Path) -> None:
-    stored = [Record(it.claim, Evidence.from_dataset(it.evidence.to_dataset()), it.seconds) for it in RECORDS]
-    write_claims_report(tmp_path, stored, SPEC, command=COMMAND)
+    stored = [
+        Record(it.claim, Evidence.from_dataset(it.evidence.to_dataset()), it.seconds, it.command) for it in RECORDS
+    ]
+    write_claims_report(tmp_path, stored, SPEC)
     assert content(tmp_path) == content(built)
 
 
@@ -209,17 +213,17 @@ def test_a_verdict_other_than_the_recorded_one_is_marked_and_a_refuted_one_is_no
 
 
 def test_all_as_recorded_is_said(tmp_path: Path) -> None:
-    write_claims_report(tmp_path, RECORDS[:2], SPEC, command=COMMAND)
+    write_claims_report(tmp_path, RECORDS[:2], SPEC)
     assert "Every verdict is as recorded" in (tmp_path / "report.html").read_text()
     assert "Every verdict is as recorded" in (tmp_path / "claims.md").read_text()
 
 
 OUTCOMES = {
-    Verdict.HOLDS: "as printed: holds; as corrected: there is no correction",
+    Verdict.HOLDS: "as printed: holds",
     Verdict.CORRECTED: "as printed: fails; as corrected: holds",
-    Verdict.VACUOUS: "as printed: holds; as corrected: there is no correction; says something at this scale: no",
+    Verdict.VACUOUS: "as printed: holds; says something at this scale: no",
     Verdict.REFUTED: "as printed: fails; as corrected: fails",
-    Verdict.UNDECIDED: "as printed: undecided; as corrected: there is no correction",
+    Verdict.UNDECIDED: "as printed: undecided",
 }
 
 
@@ -227,7 +231,7 @@ OUTCOMES = {
 def test_which_statement_holds_is_said_in_words(verdict: Verdict) -> None:
     made = record("A.x", verdict)
     assert words(made).outcome == OUTCOMES[verdict]
-    assert f"A{OUTCOMES[verdict][1:]}." in markdown([made], SPEC, command=COMMAND)
+    assert f"A{OUTCOMES[verdict][1:]}." in markdown([made], SPEC)
 
 
 def test_a_correction_without_a_criterion_is_not_tested() -> None:
@@ -274,7 +278,7 @@ def test_markdown_holds_no_markup_of_the_records_own(built: Path) -> None:
 
 
 def test_another_folder_for_the_pictures(tmp_path: Path) -> None:
-    write_claims_report(tmp_path, RECORDS[1:2], SPEC, command=COMMAND, figures="images/claims")
+    write_claims_report(tmp_path, RECORDS[1:2], SPEC, figures="images/claims")
     assert (tmp_path / "images" / "claims" / "A.fig3.svg").is_file()
     assert "](images/claims/A.fig3.svg)" in (tmp_path / "claims.md").read_text()
 
@@ -318,11 +322,11 @@ def drawn(panel: Panel) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[str]]
 
 def test_every_point_is_drawn_that_an_axis_has_a_place_for() -> None:
     lines, labels = drawn(ODD)
-    assert len(lines) == 5
+    assert len(lines) == 6  # one a curve, and the mark of a zero
     np.testing.assert_array_equal(lines[0][1], [1, NAN, 1e250, NAN, 1e54])
     assert not np.isfinite(lines[1][1]).any()
-    np.testing.assert_array_equal(lines[3][0], [NAN, 1, 2])
-    assert "nothing (nothing finite)" in labels
+    np.testing.assert_array_equal(lines[4][0], [NAN, 1, 2])
+    assert "nothing (▼: zero)" in labels
     assert "empty (nothing finite)" in labels
     assert [label for label in labels if "_hidden" in label] == [" _hidden <b>&amp; (cut at 10²⁵⁰)"]
     lines, labels = drawn(DRIFT)
@@ -330,6 +334,38 @@ def test_every_point_is_drawn_that_an_axis_has_a_place_for() -> None:
         np.testing.assert_allclose(x, curve.x)
         np.testing.assert_allclose(y, curve.y)
     assert labels[:3] == ["tanh", "relu", "1/√M"]
+
+
+def test_zero_stands_below_a_logarithmic_axis() -> None:
+    tail = Panel("t", "x", "y", (Curve("share", (4, 16, 64, 256), (0.1, 0.01, 0, 0)), Curve("none", (4, 16), (0, 0))))
+    with style(INK, salt="test"):
+        [ax] = panel_figure(tail).axes
+        zeros = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "v"]
+        assert zeros == [[64, 256], [4, 16]]
+        assert ax.get_xlim()[1] > 256
+    assert drawn(tail)[1][:2] == ["share (▼: zero)", "none (▼: zero)"]
+    linear = Panel("t", "x", "y", tail.curves, y_log=False)
+    assert drawn(linear)[1][:2] == ["share", "none"]
+
+
+@given(lists(text(alphabet="ab-_ é", max_size=45), max_size=8).map(" ".join))
+def test_titles_are_whole_and_end_in_no_lonely_word(words_given: str) -> None:
+    lines = wrapped(words_given, 38).split("\n")
+    assert "".join("".join(lines).split()) == "".join(words_given.split())
+    assert max(map(len, lines)) <= 39
+    even = wrapped("NTK change after 100 steps (Figs. 3, 7)", 38).split("\n")
+    assert even == ["NTK change after 100", "steps (Figs. 3, 7)"]
+
+
+def test_a_report_of_several_commands_names_each_and_one_of_none_has_none(tmp_path: Path) -> None:
+    other = dataclasses.replace(RECORDS[1], command="kontrast verify A.fig3 --json")
+    by_hand = dataclasses.replace(RECORDS[2], command="")
+    write_claims_report(tmp_path, [RECORDS[0], other, by_hand], SPEC)
+    assert Page((tmp_path / "report.html").read_text()).text("pre") == f"{COMMAND} {other.command}"
+    assert f"```sh\n{COMMAND}\n{other.command}\n```\n" in (tmp_path / "claims.md").read_text()
+    write_claims_report(tmp_path, [by_hand], SPEC)
+    assert "<pre>" not in (tmp_path / "report.html").read_text()
+    assert "```" not in (tmp_path / "claims.md").read_text()
 
 
 def test_guides_are_dashed_and_marks_differ() -> None:
@@ -407,7 +443,7 @@ def test_the_page_is_accessible(page: Page) -> None:
 
 
 def test_no_record_is_a_report_too(tmp_path: Path) -> None:
-    write_claims_report(tmp_path, [], SPEC, command=COMMAND)
+    write_claims_report(tmp_path, [], SPEC)
     assert "No claim has been measured yet." in Page((tmp_path / "report.html").read_text()).text("header")
     assert "No claim has been measured yet." in (tmp_path / "claims.md").read_text()
 
@@ -415,4 +451,4 @@ def test_no_record_is_a_report_too(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "figures").write_text("a file in the way")
     with pytest.raises(StoreError, match=rf"{re.escape(str(tmp_path))}.*choose another --output"):
-        write_claims_report(tmp_path, RECORDS[:1], SPEC, command=COMMAND)
+        write_claims_report(tmp_path, RECORDS[1:2], SPEC)

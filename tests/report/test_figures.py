@@ -288,3 +288,11 @@ def test_limits_hold_their_values_and_keep_a_flat_line_flat(value: float, ratio:
     low, high = log_limits(np.array([value, value * ratio, np.nan, 0.0]), decades=1.0)
     assert low < value <= value * ratio < high
     assert math.log10(high / low) >= 0.999
+
+
+@pytest.mark.parametrize("ends", [(1.0, 1e300), (1e-300, 1e300), (5e-324, 1.0), (1.0, 1.7e308), (5e-324, 1.7e308)])
+def test_limits_of_the_widest_ranges_are_numbers_above_zero(ends: tuple[float, float]) -> None:
+    low, high = log_limits(np.array(ends))
+    assert 0 < low <= max(ends[0], 1e-300)
+    assert min(ends[1], 1e300) <= high < math.inf
+    assert log_ticks(low, high)

@@ -7,6 +7,7 @@ from kontrast.claims.setting import SCALES, Setting
 from kontrast.claims.verification import (
     Record,
     measure,
+    reservations,
     stored_records,
     verification_name,
     verification_spec,
@@ -27,6 +28,7 @@ __all__ = [
     "all_claims",
     "judge",
     "measure",
+    "reservations",
     "select",
     "stored_records",
     "verification_name",

@@ -27,20 +27,28 @@ class Claim:
     corrected: str | None
     recorded: Verdict
     measure: Measurement
+    cost: int = 1  # roughly, against other claims; long ones start first
 
 
 _CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    id: str, *, source: str, title: str, printed: str, recorded: Verdict, corrected: str | None = None
+    id: str,
+    *,
+    source: str,
+    title: str,
+    printed: str,
+    recorded: Verdict,
+    corrected: str | None = None,
+    cost: int = 1,
 ) -> Callable[[Measurement], Measurement]:
     """Register the decorated function as the measurement of claim `id`; `printed` and `corrected` are statements."""
 
     def register(measure: Measurement) -> Measurement:
         if id in _CLAIMS:
             raise ValueError(f"two functions measure {id}")
-        _CLAIMS[id] = Claim(id, source, title, printed, corrected, recorded, measure)
+        _CLAIMS[id] = Claim(id, source, title, printed, corrected, recorded, measure, cost)
         return measure
 
     return register

@@ -51,6 +51,8 @@ class Setting:
         resolve_device(self.device)
         if self.n_seeds is not None and self.n_seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.n_seeds}")
+        if len(set(self.data)) < len(self.data):
+            raise InputError(f"give every data set once, got {list(self.data)}")
 
     def pick(self, *, quick: T, full: T, paper: T) -> T:
         """The choice for this scale."""
@@ -99,9 +101,7 @@ class Setting:
 def _labelled_pairs(data: str, n: int, seed: int, device: str) -> tuple[Pairs, Tensor | None]:
     dataset, draw = load_data(data, "all", None), generator("pairs", seed)
     if n > len(dataset):
-        raise InputError(
-            f"this claim needs {n} samples and {data!r} has {len(dataset)}; give a larger --data or use --quick"
-        )
+        raise InputError(f"this claim needs {n} samples and {data!r} has {len(dataset)}; give a larger --data")
     sample = dataset.subsample(n, generator=draw)
     made = make_pairs(sample.x, view=default_view(dataset), generator=draw).to(device=device)
     return made, None if sample.y is None else sample.y.to(device)
@@ -150,6 +150,11 @@ def width_law(values: xr.DataArray, *, from_width: int = 0) -> Estimate:
 def seed_mean(values: xr.DataArray) -> NDArray[np.float64]:
     """The mean over seeds; NaN where one seed is, so that no failed run is averaged away."""
     return np.asarray(values.mean("seed", skipna=False).values, dtype=float)
+
+
+def largest(*values: float) -> float:
+    """The largest; NaN where one is, which Python's `max` would lose."""
+    return float(np.max(values))
 
 
 def _plain(value: Any) -> Any:

@@ -15,21 +15,23 @@ from typing import Any
 import xarray as xr
 
 import kontrast
-from kontrast.claims.evidence import Evidence, Verdict
+from kontrast.claims.evidence import Evidence, Verdict, evidence
 from kontrast.claims.registry import Claim, select
 from kontrast.claims.setting import Setting
-from kontrast.sweep import Store, data_digest, load_data, run_cells
+from kontrast.errors import KontrastError, StoreError
+from kontrast.sweep import Store, data_digest, load_data, require_contrast, run_cells
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One claim, measured."""
+    """One claim, measured; `command` is the command line that measured it, empty where there was none."""
 
     claim: Claim
     evidence: Evidence
     seconds: float
+    command: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -76,6 +78,8 @@ class Record:
 
 def verification_spec(setting: Setting) -> dict[str, Any]:
     """What decides the numbers, as JSON types: the setting, the data's content and this code."""
+    for name in setting.data_names:
+        require_contrast(load_data(name, "all", None), name)
     spec = {
         "kind": "claims",
         "format": FORMAT,
@@ -99,18 +103,23 @@ def verify(
     folder: Path | str,
     *,
     workers: int = 0,
+    command: str = "",
     on_start: Callable[[list[str], list[str]], None] = lambda done, missing: None,
     on_done: Callable[[str], None] = lambda claim_id: None,
 ) -> list[Record]:
-    """Measure the claims that `folder` does not hold yet, and return all that were asked for, in order."""
+    """Measure the claims that `folder` does not hold yet, and return all that were asked for, in order.
+
+    `command` is the command line behind this call, and is kept with what it measures.
+    """
     claims = select(ids)
     store = Store(folder, command="verify")
     store.claim(verification_spec(setting))
     with store.lock():
         store.clear_temporary()
-        missing = [claim.id for claim in claims if not store.has(claim.id)]
+        by_cost = sorted(claims, key=lambda claim: -claim.cost)
+        missing = [claim.id for claim in by_cost if not store.has(claim.id)]
         on_start([claim.id for claim in claims if claim.id not in missing], missing)
-        work = functools.partial(_measure_and_store, setting, Path(folder))
+        work = functools.partial(_measure_and_store, setting, Path(folder), command)
         try:
             run_cells(work, missing, workers=workers, on_done=on_done)
         finally:
@@ -124,6 +133,27 @@ def stored_records(folder: Path | str) -> list[Record]:
     return [_record(claim, store.read(claim.id)) for claim in select(()) if store.has(claim.id)]
 
 
+def reservations(folder: Path | str) -> list[str]:
+    """What to know before one trusts `stored_records`: results of other code, claims that it has to leave out."""
+    store = Store(folder, command="verify")
+    spec = store.spec()
+    if spec["format"] != FORMAT:
+        raise StoreError(
+            f"{folder} was written by another kontrast (format {spec['format']}, here {FORMAT}); "
+            "open it with that version, or run `kontrast verify` with another --output"
+        )
+    known = {claim.id for claim in select(())}
+    said = [f"{cell} is left out: this kontrast has no such claim" for cell in store.cells() if cell not in known]
+    said += [
+        f"{cell} is left out: its file is damaged; run the same `kontrast verify` again to mend it"
+        for cell in store.cells()
+        if cell in known and not store.has(cell)
+    ]
+    if spec["code"] != _code_digest():
+        said.append("measured by other code: statements and recorded verdicts are of the kontrast installed here")
+    return said
+
+
 def measure(claim: Claim, setting: Setting) -> Record:
     """One claim, here and now, kept nowhere."""
     start = time.perf_counter()
@@ -131,15 +161,19 @@ def measure(claim: Claim, setting: Setting) -> Record:
     return Record(claim, found, time.perf_counter() - start)
 
 
-def _measure_and_store(setting: Setting, folder: Path, claim_id: str) -> None:
+def _measure_and_store(setting: Setting, folder: Path, command: str, claim_id: str) -> None:
     (claim,) = (claim for claim in select((claim_id,)) if claim.id == claim_id)
-    record = measure(claim, setting)
-    data = record.evidence.to_dataset().assign_attrs(seconds=record.seconds)
+    try:
+        record = measure(claim, setting)
+    except KontrastError as error:  # this data cannot answer this claim: undecided, and the report says why
+        record = Record(claim, evidence({}, (), warnings=[f"not measured: {error}"]), 0.0)
+    data = record.evidence.to_dataset().assign_attrs(seconds=record.seconds, command=json.dumps(command))
     Store(folder, command="verify").write(claim_id, data)
 
 
 def _record(claim: Claim, stored: xr.Dataset) -> Record:
-    return Record(claim, Evidence.from_dataset(stored), float(stored.attrs["seconds"]))
+    command = json.loads(stored.attrs.get("command", '""'))
+    return Record(claim, Evidence.from_dataset(stored), float(stored.attrs["seconds"]), command)
 
 
 @functools.cache

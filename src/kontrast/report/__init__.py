@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report.axes import INK, PRINT_INK, style
-from kontrast.report.claims_page import write_claims_report
 from kontrast.report.drawing import panel_figure, plate_figure
 from kontrast.report.figures import plates
 from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
 from kontrast.report.svg import to_png, to_svg
+from kontrast.report.template import PAGE
 from kontrast.sweep import Findings, write_atomic
 
-__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report"]
+if TYPE_CHECKING:
+    from kontrast.claims import Record
 
-PAGE = "report.html"
+__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report"]
 
 
 def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:
@@ -25,14 +28,34 @@ def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:
 
     The same result and findings give the same bytes. The page is written last and needs none of the other files.
     """
-    folder = Path(folder)
+    _write(Path(folder), _files(result, findings))
+    return Path(folder) / PAGE
+
+
+def write_claims_report(
+    folder: Path, records: Sequence[Record], spec: dict[str, Any], *, figures: str = "figures"
+) -> Path:
+    """Write `report.html`, `claims.md` and one SVG a claim that has panels into `folder`; return the page's path.
+
+    The same records give the same bytes. The page is written last and needs none of the other files; the markdown file
+    shows the pictures in `figures`, a folder below its own.
+    """
+    from kontrast.report.claims_page import claims_files  # here, since studies must not need that claims can be loaded
+
+    _write(Path(folder), claims_files(records, spec, figures=figures))
+    return Path(folder) / PAGE
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
     try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        for name, content in _files(result, findings).items():
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomic(folder / name, content)
     except OSError as error:
-        raise StoreError(f"cannot write the report to {folder}: {error.strerror}; make the folder writable") from None
-    return folder / PAGE
+        raise StoreError(
+            f"cannot write the report to {folder}: {error.strerror}; "
+            "make the folder writable or choose another --output"
+        ) from None
 
 
 def _files(result: xr.Dataset, findings: Findings) -> dict[str, bytes]:

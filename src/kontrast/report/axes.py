@@ -124,7 +124,8 @@ def log_limits(values: Array, *, decades: float = 0.0, cap: float = math.inf) ->
     high = math.log10(min(float(shown.max()), cap, HUGE))
     high = max(high, low)
     margin = max(0.06 * (high - low), (decades - (high - low)) / 2, 0.08)
-    return 10.0 ** (low - margin), 10.0 ** (high + margin)
+    # Within ±307, and the margins too: ten to the power of 309 overflows, and of −324 is zero.
+    return 10.0 ** max(low - margin, -307.0), 10.0 ** min(high + margin, 307.0)
 
 
 def dress_log_y(ax: Axes, values: Array, *, decades: float = 0.0, cap: float = math.inf) -> None:

@@ -1,7 +1,7 @@
 """The claims' pictures: `claims.Panel`, which is numbers and words, drawn; one `<svg>` a panel, one file a claim.
 
-What no axis has a place for (NaN, infinity, and on a logarithmic axis zero and below) is left out, and a curve of which
-nothing is left is still named in the legend: a missing line is news.
+What no axis has a place for (NaN, infinity, and on a logarithmic axis below zero) is left out, and a curve of which
+nothing is left is still named in the legend: a missing line is news. Zero stands below a logarithmic axis as a ▼.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kontrast.report.axes import (
     legend,
     log_limits,
     log_ticks,
+    mark_edge,
     number,
     say,
     set_ticks,
@@ -97,10 +98,11 @@ def panel_figure(panel: Panel) -> Figure:
     """The panel as a figure. Call it, and save what it returns, inside `axes.style`."""
     title, x_label, y_label = _wrapped(panel.title, 38), _wrapped(panel.x_label, 48), _wrapped(panel.y_label, 34)
     points = [_shown(curve, panel) for curve in panel.curves]
+    zeros = [_zeros(curve, panel) for curve in panel.curves]
     handles = _handles(panel.curves)
     entries = [
-        (handle if np.isfinite(y).any() else blank(), curve.label + _remark(curve, panel, y))
-        for curve, handle, (_, y) in zip(panel.curves, handles, points, strict=True)
+        (handle if np.isfinite(y).any() else blank(), curve.label + _remark(curve, panel, y, zero))
+        for curve, handle, (_, y), zero in zip(panel.curves, handles, points, zeros, strict=True)
     ]
     rows = _legend_rows([entries[i] for i in _reading_order(panel.curves)], paired=_are_paired(panel.curves))
     legend_lines = sum(max(label.count("\n") + 1 for _, label in row) for row in rows)
@@ -108,11 +110,12 @@ def panel_figure(panel: Panel) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.1 + words), layout="constrained")
     ax = figure.add_subplot()
     ax.set_title(title)
-    _dress(ax, panel, points)
+    _dress(ax, panel, points, zeros)
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
-    for handle, (x, y) in zip(handles, points, strict=True):
+    for handle, (x, y), zero in zip(handles, points, zeros, strict=True):
         _draw(ax, handle, x, y)
+        mark_edge(ax, zero, str(handle.get_color()), marker="v", edge=0)
     if not any(np.isfinite(y).any() for _, y in points):
         say(ax, "nothing finite to draw")
     if rows:
@@ -134,8 +137,16 @@ def _on_axis(values: Sequence[float], *, log: bool) -> Array:
     return np.where(drawable, np.clip(numbers, near, far), np.nan)
 
 
-def _remark(curve: Curve, panel: Panel, shown: Array) -> str:
+def _zeros(curve: Curve, panel: Panel) -> Array:
+    """Where the curve is zero and the y axis, being logarithmic, has no place for it."""
+    x = _on_axis(curve.x, log=panel.x_log)
+    return x[np.isfinite(x) & (np.asarray(curve.y, dtype=float) == 0)] if panel.y_log else np.empty(0)
+
+
+def _remark(curve: Curve, panel: Panel, shown: Array, zeros: Array) -> str:
     """What a legend adds to the label of a curve that is not drawn as it is."""
+    if zeros.size:
+        return " (▼: zero)"
     if not np.isfinite(shown).any():
         return " (nothing finite)"
     far = FAR_LOG if panel.y_log else FAR
@@ -194,9 +205,9 @@ def _draw(ax: Axes, handle: Line2D, x: Array, y: Array) -> None:
     ax.add_line(line)
 
 
-def _dress(ax: Axes, panel: Panel, points: Sequence[tuple[Array, Array]]) -> None:
+def _dress(ax: Axes, panel: Panel, points: Sequence[tuple[Array, Array]], zeros: Sequence[Array]) -> None:
     x, y = (np.concatenate([np.empty(0), *(point[axis] for point in points)]) for axis in (0, 1))
-    x, y = x[np.isfinite(x)], y[np.isfinite(y)]
+    x, y = np.concatenate([x[np.isfinite(x)], *zeros]), y[np.isfinite(y)]
     if panel.x_log:
         _dress_log_x(ax, x)
     else:
@@ -225,7 +236,7 @@ def _dress_linear(ax: Axes, which: str, values: Array) -> None:
     # A flat line is not blown up into noise: the axis spans a hundredth of the values at least.
     margin = max(0.06 * (high - low), 5e-3 * size) if size > 1 / FAR else 0.5
     low, high = low - margin, high + margin
-    ticks = [float(tick) for tick in MaxNLocator(6).tick_values(low, high) if low <= tick <= high]
+    ticks = [float(tick) for tick in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
     labels = [number(tick) for tick in ticks]
     if len(set(labels)) < len(labels):  # more digits than a label has
         labels = [f"{tick:.12g}".replace("-", "−") for tick in ticks]
@@ -246,9 +257,16 @@ def _legend_rows(entries: Sequence[tuple[Line2D, str]], *, paired: bool) -> list
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Words in lines; one that begins with an underscore, which would hide it from a legend, is set off by a space."""
-    lines = textwrap.wrap(printable(" ".join(text.split())), width)
-    return "\n".join(f" {line}" if line.startswith("_") else line for line in lines)
+    """Words in as few lines as fit, of about one length: no last line of a single word.
+
+    A line that begins with an underscore, which would hide it from a legend, is set off by a space.
+    """
+    plain = printable(" ".join(text.split()))
+    lines = textwrap.wrap(plain, width)
+    longest = min(width, max((len(word) for word in plain.split()), default=1))  # narrower lines would cut words
+    wrapped = (textwrap.wrap(plain, narrow) for narrow in range(longest, width + 1))
+    evened = next(narrow for narrow in wrapped if len(narrow) == len(lines))
+    return "\n".join(f" {line}" if line.startswith("_") else line for line in evened)
 
 
 def _size(picture: str) -> tuple[float, float]:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kontrast.claims import Record
-from kontrast.report.claims_words import RULES, ClaimWords, agreement, counts, heading, words
+from kontrast.report.claims_words import RULES, ClaimWords, agreement, commands, counts, heading, words
 from kontrast.report.svg import printable
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~]")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
-def markdown(records: Sequence[Record], spec: dict[str, Any], *, command: str, figures: str = "figures") -> str:
+def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = "figures") -> str:
     """The file; `figures` is the folder of the pictures as seen from it."""
     claims = [words(record) for record in records]
     summary = [[_link(it), _text(it.title), it.verdict.value, _recorded(it), it.seconds] for it in claims]
@@ -22,7 +22,7 @@ def markdown(records: Sequence[Record], spec: dict[str, Any], *, command: str, f
     blocks = [
         "# The papers' claims, measured",
         f"Made by `kontrast verify`: {_text(heading(spec))}.",
-        _fence(command),
+        _fence(commands(records)),
         f"{tally[:1].upper()}{tally[1:]}." if tally else "",
         _text(agreement(records)),
         _table(["claim", "title", "verdict", "recorded", "seconds"], summary, right=("seconds",)),
@@ -91,8 +91,11 @@ def _code(name: str) -> str:
     return f"`{name}`" if re.fullmatch(r"[\w .:/=+-]+", name) else _text(name)
 
 
-def _fence(command: str) -> str:
-    """The command in a block that no run of backticks inside it can end."""
-    longest = max((len(run) for run in re.findall(r"`+", command)), default=0)
+def _fence(lines: Sequence[str]) -> str:
+    """The lines in a block that no run of backticks inside it can end; nothing without any."""
+    if not lines:
+        return ""
+    text = "\n".join(printable(line) for line in lines)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}sh\n{printable(command)}\n{fence}"
+    return f"{fence}sh\n{text}\n{fence}"

@@ -107,11 +107,9 @@ def outcome(record: Record) -> str:
         role: [it.holds(record.evidence.measured) for it in record.evidence.criteria if it.role == role]
         for role in ("printed", "corrected", "informative")
     }
-    correction = "there is no correction" if record.claim.corrected is None else "not tested"
-    said = (
-        f"as printed: {_together(by_role['printed'])}; "
-        f"as corrected: {_together(by_role['corrected'], untested=correction)}"
-    )
+    said = f"as printed: {_together(by_role['printed'])}"
+    if record.claim.corrected is not None or by_role["corrected"]:
+        said += f"; as corrected: {_together(by_role['corrected'])}"
     if not by_role["informative"]:
         return said
     together = _together(by_role["informative"])
@@ -132,6 +130,11 @@ def agreement(records: Sequence[Record]) -> str:
     if other:
         return f"{len(other)} of {len(records)} verdicts differ from the recorded ones: {', '.join(other)}."
     return "Every verdict is as recorded in the project's own table."
+
+
+def commands(records: Sequence[Record]) -> list[str]:
+    """The command lines that measured the claims, each once; none where they were measured from Python."""
+    return list(dict.fromkeys(record.command for record in records if record.command))
 
 
 def heading(spec: dict[str, Any]) -> str:
@@ -164,9 +167,9 @@ def plain(value: Any) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
-def _together(outcomes: Sequence[bool | None], *, untested: str = "not tested") -> str:
+def _together(outcomes: Sequence[bool | None]) -> str:
     if not outcomes:
-        return untested
+        return "not tested"
     if False in outcomes:
         return "fails"
     return "undecided" if None in outcomes else "holds"

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jinja2
 import xarray as xr
 from markupsafe import Markup
 
 from kontrast.report.command import OPTIONS, THRESHOLD_OPTIONS, command
 from kontrast.report.drawing import Plate
-from kontrast.report.svg import printable
+from kontrast.report.template import template
 from kontrast.sweep import (
     CLOSED_FORM,
     EMBEDDINGS,
@@ -96,9 +95,8 @@ def accuracy(mean: float, deviation: float) -> str:
 def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pictures: Mapping[str, str]) -> str:
     """The page; `pictures` maps a panel's name to its `<svg>`."""
     spec = findings.spec
-    template = _environment().get_template("page.html")
-    return template.render(
-        data=printable(spec.data),
+    return template("page.html").render(
+        data=spec.data,
         spec=spec,
         n_seeds=result.sizes["seed"],
         headline=findings.headline,
@@ -124,17 +122,6 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pi
         command=command(findings),
         variables=_variables(result),
         sizes=[(str(name), size) for name, size in result.sizes.items()],
-    )
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("kontrast.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
     )
 
 
@@ -199,7 +186,7 @@ def _settings(findings: Findings) -> list[tuple[str, str, str]]:
     """(field, value, option) for every field of the spec."""
     spec = findings.spec
     return [
-        (field.name, printable(_plain(getattr(spec, field.name))), OPTIONS.get(field.name, ""))
+        (field.name, _plain(getattr(spec, field.name)), OPTIONS.get(field.name, ""))
         for field in dataclasses.fields(spec)
     ]
 

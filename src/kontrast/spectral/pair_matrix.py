@@ -48,5 +48,6 @@ def pair_matrix(pairs: Pairs, *, symmetric: bool = True) -> Tensor:
 
 
 def _sparse(indices: Tensor, values: Tensor, m: int) -> Tensor:
-    # The indices come from Pairs, which has checked them, so torch need not (and would warn that it does not).
-    return torch.sparse_coo_tensor(indices, values, (m, m), check_invariants=True).coalesce()
+    # The indices come from Pairs, which has checked them, so torch need not; untold, it warns that it does not.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+        return torch.sparse_coo_tensor(indices, values, (m, m)).coalesce()

@@ -13,7 +13,7 @@ from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict
 from kontrast.sweep.pca_view import PCA_MEASURES
 from kontrast.sweep.probe_findings import Gain, ProbeFindings
 from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, linear_probe
-from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare
+from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare, require_contrast
 from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
 from kontrast.sweep.thresholds import Thresholds
@@ -46,6 +46,7 @@ __all__ = [
     "measure",
     "parse_cell",
     "prepare",
+    "require_contrast",
     "run_cells",
     "run_study",
     "write_atomic",

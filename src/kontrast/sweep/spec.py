@@ -66,6 +66,8 @@ class StudySpec:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> StudySpec:
         """The spec that `as_dict` wrote."""
+        if "kind" in content:
+            raise StoreError(f"this folder holds {content['kind']}, and no study; see `kontrast verify --help`")
         if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] != FORMAT:
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
@@ -127,7 +129,7 @@ def prepare(spec: StudySpec) -> StudySpec:
             f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
         )
     _check_memory(spec, dataset.rows.shape[1])
-    _check_samples(spec, dataset)
+    require_contrast(dataset, spec.data)
     view = parse_view(spec.view) if spec.view is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
     rates = spec.learning_rates or _automatic_rates(spec, dataset)
@@ -141,11 +143,12 @@ def prepare(spec: StudySpec) -> StudySpec:
     )
 
 
-def _check_samples(spec: StudySpec, dataset: Dataset) -> None:
+def require_contrast(dataset: Dataset, name: str) -> None:
+    """Refuse data in which no two samples differ."""
     if not dataset.x.any():
-        raise InputError(f"every sample of {spec.data!r} is zero, so there is nothing to contrast")
+        raise InputError(f"every sample of {name!r} is zero, so there is nothing to contrast")
     if bool((dataset.x == dataset.x[:1]).all()):
-        raise InputError(f"every sample of {spec.data!r} is the same, so there is nothing to contrast")
+        raise InputError(f"every sample of {name!r} is the same, so there is nothing to contrast")
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:

@@ -27,7 +27,7 @@ SPEC_FILE, RESULT_FILE, LOCK_FILE, CELLS = "spec.json", "result.nc", ".lock", "c
 class Store:
     """The results folder of one spec; opening it claims nothing and writes nothing.
 
-    `command` is the one that makes such folders ("study", "verify"), for messages alone.
+    `command` is the one that makes such folders ("study", "verify", "study|verify"), for messages alone.
     """
 
     def __init__(self, folder: Path | str, *, command: str = "study") -> None:
@@ -49,7 +49,10 @@ class Store:
         except (ValueError, KeyError, TypeError):  # not JSON, or not what `claim` writes
             whole = False
         if not whole:
-            raise StoreError(f"{path} was changed or damaged since it was written; use another --output")
+            raise StoreError(
+                f"{path} was changed or damaged since it was written; "
+                f"run `kontrast {self.command}` again with another --output"
+            )
         return spec
 
     def claim(self, spec: dict[str, Any]) -> None:
@@ -89,6 +92,10 @@ class Store:
     def path(self, cell: str) -> Path:
         """The cell's data file."""
         return self.folder / CELLS / f"{cell}.nc"
+
+    def cells(self) -> list[str]:
+        """The cells that have a data file, whole or not, in order of their names."""
+        return sorted(path.name.removesuffix(".nc") for path in (self.folder / CELLS).glob("*.nc"))
 
     def has(self, cell: str) -> bool:
         """Whether the cell is stored whole: present, and equal to its checksum."""
@@ -163,6 +170,8 @@ def _spec_digest(spec: dict[str, Any]) -> str:
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    if old.get("kind") != new.get("kind"):
+        return "of another command"
     keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     shown = ", ".join(f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys[:2])
     return shown + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")

@@ -14,7 +14,7 @@ from kontrast._types import Tensor
 from kontrast.claims.a.runs import DELTA, RATE, log_steps, probes_of, train, width_panel
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.data import Pairs
 from kontrast.dynamics import contrastive_problem
 from kontrast.kernels import empirical_ntk
@@ -78,7 +78,7 @@ def _scale(setting: Setting) -> tuple[tuple[int, ...], range, int]:
     widths: tuple[int, ...] = setting.pick(
         quick=(64, 256, 1024), full=(64, 128, 256, 512, 1024, 2048), paper=(64, 256, 1024, 4096, 8192)
     )
-    return widths, setting.seeds(quick=2), setting.pick(quick=100, full=500, paper=500)
+    return widths, setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=100, full=500, paper=500)
 
 
 @claim(
@@ -89,6 +89,7 @@ def _scale(setting: Setting) -> tuple[tuple[int, ...], range, int]:
     corrected="False as printed: c_in bounds ‖x‖_∞ where ‖x‖₂ is needed, and β carries a spurious L. Right is "
     "[β c²(s₀c_s + R) + L c]/√M with c = max ‖x‖₂. And s₀ is no constant: it grows like √(2 log M).",
     recorded=Verdict.CORRECTED,
+    cost=3,
 )
 def lemma_7(setting: Setting) -> Evidence:
     """The exact Hessian norm along training against both forms, for tanh, sigmoid and linear networks."""
@@ -105,7 +106,7 @@ def lemma_7(setting: Setting) -> Evidence:
                 norm = float(two_layer_hessian_norm(path.at(k), path.pairs.rows).max())
                 for form in FORMS:
                     ratio = norm / lemma7(path.constants, R, form=form).value
-                    found[f"over_{form}"] = max(found[f"over_{form}"], ratio)
+                    found[f"over_{form}"] = largest(found[f"over_{form}"], ratio)
             if activation == "tanh":
                 found |= {"norm": norm, "s_0": path.constants.s_0}
         return found
@@ -114,8 +115,8 @@ def lemma_7(setting: Setting) -> Evidence:
     growth = seed_mean(data.s_0) / np.sqrt(2 * np.log(data.width.values))
     return evidence(
         {
-            "measured_over_printed": float(data.over_printed.max()),
-            "measured_over_corrected": float(data.over_corrected.max()),
+            "measured_over_printed": float(data.over_printed.values.max()),
+            "measured_over_corrected": float(data.over_corrected.values.max()),
             "exact_against_lanczos": _exact_against_lanczos(setting),
             "exponent_tanh": width_law(data.norm),
             "s_0_over_root_2_log_M": float(growth[-1]),
@@ -127,7 +128,7 @@ def lemma_7(setting: Setting) -> Evidence:
             ),
             Criterion("exact_against_lanczos", "the block form is the Hessian's norm", high=1e-9, role="corrected"),
             Criterion(
-                "exponent_tanh", "the norm falls as M^−1/2, up to logarithms", low=-0.6, high=-0.35, role="corrected"
+                "exponent_tanh", "the norm falls as M^−1/2, up to logarithms", low=-0.6, high=-0.3, role="corrected"
             ),
         ],
         data=data,
@@ -158,6 +159,7 @@ def _exact_against_lanczos(setting: Setting) -> float:
     corrected="True of smooth activations at every record. ReLU, the paper's own, has no such ε: with the Hessian that "
     "exists almost everywhere the bound can fail, and its assumption does.",
     recorded=Verdict.CORRECTED,
+    cost=2,
 )
 def lemma_8(setting: Setting) -> Evidence:
     """ε and c₀ from the run itself, for tanh and for ReLU."""
@@ -176,20 +178,20 @@ def lemma_8(setting: Setting) -> Evidence:
                 for k, K in enumerate(kernels)
                 if k > 0
             ]
-            found |= {f"{activation}_largest": max(ratios), f"{activation}_last": ratios[-1]}
+            found |= {f"{activation}_largest": largest(*ratios), f"{activation}_last": ratios[-1]}
         return found
 
     data = sweep(widths, seeds, measure)
     kink = _kink_violation()
     return evidence(
         {
-            "measured_over_bound_tanh": float(data.tanh_largest.max()),
-            "measured_over_bound_relu": float(data.relu_largest.max()),
+            "measured_over_bound_tanh": float(data.tanh_largest.values.max()),
+            "measured_over_bound_relu": float(data.relu_largest.values.max()),
             "measured_over_bound_at_a_kink": kink,
-            "bound_over_measured_tanh_median": float(1 / data.tanh_last.median()),
+            "bound_over_measured_tanh_median": float(1 / np.median(data.tanh_last)),
         },
         [
-            Criterion("measured_over_bound_at_a_kink", "ReLU: the bound is not violated where a unit switches", high=1),
+            Criterion("measured_over_bound_relu", "ReLU: the bound is never violated", high=1),
             Criterion("measured_over_bound_tanh", "tanh: the bound is never violated", high=1, role="corrected"),
         ],
         data=data,
@@ -228,6 +230,7 @@ def _kink_violation() -> float:
     corrected="The learning rate η is missing: D = Z = M = N = 1 with |wv| = δ/2 violates it for large η. So is φ(0). "
     "With both the bounds hold.",
     recorded=Verdict.CORRECTED,
+    cost=2,
 )
 def lemma_11(setting: Setting) -> Evidence:
     """Single steps along training, and the counter-example."""
@@ -240,15 +243,15 @@ def lemma_11(setting: Setting) -> Evidence:
             path = _path(setting, width, seed, activation=activation, n_steps=21, record_at=[0, 1, 5, 6, 20, 21])
             for k in (0, 2, 4):
                 for form, ratio in _one_step_ratios(path, k).items():
-                    worst[f"over_{form}"] = max(worst[f"over_{form}"], ratio)
+                    worst[f"over_{form}"] = largest(worst[f"over_{form}"], ratio)
         return worst
 
     data = sweep(widths, seeds, measure)
     counter = _counter_example(learning_rate=100.0)
     return evidence(
         {
-            "measured_over_printed_in_training": float(data.over_printed.max()),
-            "measured_over_corrected": max(float(data.over_corrected.max()), counter["corrected"]),
+            "measured_over_printed_in_training": float(data.over_printed.values.max()),
+            "measured_over_corrected": largest(*data.over_corrected.values.flat, counter["corrected"]),
             "counter_example_over_printed": counter["printed"],
         },
         [
@@ -266,9 +269,11 @@ def _one_step_ratios(path: _Path, k: int) -> dict[str, float]:
     moved = [float((then[name] - now[name]).abs().max()) for name in ("hidden.0", "output")]
     largest_w, largest_v = float(now["output"].abs().max()), float(now["hidden.0"].abs().max())
     return {
-        form: max(
-            step / bound.value
-            for step, bound in zip(moved, lemma11(path.constants, largest_w, largest_v, form=form), strict=True)
+        form: largest(
+            *(
+                step / bound.value
+                for step, bound in zip(moved, lemma11(path.constants, largest_w, largest_v, form=form), strict=True)
+            )
         )
         for form in FORMS
     }
@@ -320,15 +325,15 @@ def lemma_12(setting: Setting) -> Evidence:
             moved = max(float(change.abs().max()) for change in path.change(k).values())
             for form in FORMS:
                 bound = lemma12(path.constants, path.steps[k], form=form)
-                worst[f"over_{form}"] = max(worst[f"over_{form}"], _over(moved, bound.log10))
+                worst[f"over_{form}"] = largest(worst[f"over_{form}"], _over(moved, bound.log10))
         return worst
 
     data = sweep(widths, seeds, lambda w, s: ratios(_path(setting, w, s, activation="relu", n_steps=n_steps)))
     counter = ratios(_counter_path(100.0))
     return evidence(
         {
-            "measured_over_printed_in_training": float(data.over_printed.max()),
-            "measured_over_corrected": max(float(data.over_corrected.max()), counter["over_corrected"]),
+            "measured_over_printed_in_training": float(data.over_printed.values.max()),
+            "measured_over_corrected": largest(*data.over_corrected.values.flat, counter["over_corrected"]),
             "counter_example_over_printed": counter["over_printed"],
         },
         [
@@ -366,11 +371,11 @@ def theorem_13(setting: Setting) -> Evidence:
     change = np.log10(data.change)
     return evidence(
         {
-            "log10_measured_over_printed": float((change - data.log10_printed).max()),
-            "log10_measured_over_corrected": float((change - data.log10_corrected).max()),
-            "log10_measured_over_sharp": float((change - data.log10_sharp).max()),
-            "log10_corrected_smallest": float(data.log10_corrected.min()),
-            "log10_corrected_over_trivial": float((data.log10_corrected - data.log10_trivial).min()),
+            "log10_measured_over_printed": float((change - data.log10_printed).values.max()),
+            "log10_measured_over_corrected": float((change - data.log10_corrected).values.max()),
+            "log10_measured_over_sharp": float((change - data.log10_sharp).values.max()),
+            "log10_corrected_smallest": float(data.log10_corrected.values.min()),
+            "log10_corrected_over_trivial": float((data.log10_corrected - data.log10_trivial).values.min()),
             "change_widest": float(seed_mean(data.change)[-1]),
         },
         [
@@ -384,7 +389,7 @@ def theorem_13(setting: Setting) -> Evidence:
             Panel(
                 "Theorem 13 and what it bounds",
                 "width M",
-                "log10",
+                "log10 of change and bounds",
                 (
                     curve("measured change", data.width, seed_mean(change)),
                     *(
@@ -406,6 +411,7 @@ def theorem_13(setting: Setting) -> Evidence:
     printed="For smooth networks the integral of |dK/ds| along the chord bounds every entry of K(t) − K(0), within a "
     "factor of 5, where Lemma 8 gives 50.",
     recorded=Verdict.HOLDS,
+    cost=3,
 )
 def certificate(setting: Setting) -> Evidence:
     """Largest bound over largest change, certificate against Lemma 8, tanh."""
@@ -428,11 +434,11 @@ def certificate(setting: Setting) -> Evidence:
     data = sweep(widths, seeds, measure)
     return evidence(
         {
-            "median_ratio": float(data.ratio.median()),
-            "largest_ratio": float(data.ratio.max()),
-            "median_ratio_lemma_8": float(data.lemma_8.median()),
-            "share_that_holds": float(data.holds.mean()),
-            "quadrature_share": float(data.quadrature.max()),
+            "median_ratio": float(np.median(data.ratio)),
+            "largest_ratio": float(data.ratio.values.max()),
+            "median_ratio_lemma_8": float(np.median(data.lemma_8)),
+            "share_that_holds": float(data.holds.values.mean()),
+            "quadrature_share": float(data.quadrature.values.max()),
         },
         [
             Criterion("share_that_holds", "the certificate bounds every entry of every run", low=1),

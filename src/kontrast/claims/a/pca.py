@@ -25,7 +25,7 @@ from kontrast.claims.a.runs import (
 )
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, loss_of, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, generator, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.data import Pairs, default_view, make_pairs
 from kontrast.dynamics import Recorder, Snapshot, contrastive_problem, fixed_kernel_descent
 from kontrast.errors import InputError
@@ -91,7 +91,7 @@ def _trace_identity(setting: Setting, *, delta: float | None) -> Evidence:
         features = pair_features(net, pairs.rows, delta=delta)
         for symmetric in (True, False):
             C = contrastive_matrix(features, pair_matrix(pairs, symmetric=symmetric))
-            worst = max(worst, abs(loss + float(torch.trace(W.mT @ C @ W))) / abs(loss))
+            worst = largest(worst, abs(loss + float(torch.trace(W.mT @ C @ W))) / abs(loss))
     return evidence(
         {"largest_error": worst},
         [Criterion("largest_error", "loss and trace agree", high=1e-12)],
@@ -148,11 +148,12 @@ def equation_9(setting: Setting) -> Evidence:
     corrected="(35) of the proof lost a √D; with it the bound holds, as does the sharper 4ηQ²L²c_in²D·t/(δ²M). At δ = "
     "0.01 all are larger than the trivial bound. Measured is a drift as ηt/M.",
     recorded=Verdict.VACUOUS,
+    cost=5,
 )
 def lemma_16(setting: Setting) -> Evidence:
     """The drift at every recorded step against the three forms of the bound."""
     widths, n_samples, n_steps = _pca_scale(setting)
-    seeds = setting.seeds(quick=2)
+    seeds = setting.seeds(quick=2, full=5, paper=3)
     steps = [t for t in log_steps(n_steps, 8) if t > 0]
     forms: tuple[Form, ...] = ("printed", "corrected", "sharp")
 
@@ -171,10 +172,10 @@ def lemma_16(setting: Setting) -> Evidence:
     wide = data.drift.sel(t=steps[-1])
     return evidence(
         {
-            "measured_over_printed": float(data.over_printed.max()),
-            "measured_over_corrected": float(data.over_corrected.max()),
-            "measured_over_sharp": float(data.over_sharp.max()),
-            "bound_over_trivial": float(data.bound_over_trivial.min()),
+            "measured_over_printed": float(data.over_printed.values.max()),
+            "measured_over_corrected": float(data.over_corrected.values.max()),
+            "measured_over_sharp": float(data.over_sharp.values.max()),
+            "bound_over_trivial": float(data.bound_over_trivial.values.min()),
             "exponent_in_width": width_law(wide, from_width=128),
         },
         [
@@ -202,6 +203,7 @@ def lemma_16(setting: Setting) -> Evidence:
     "frozen and trained C_V goes to zero with the width.",
     corrected="The drift falls as 1/M. W is the faster one only in wide networks.",
     recorded=Verdict.CORRECTED,
+    cost=8,
 )
 def figure_4(setting: Setting) -> Evidence:
     """The three panels, by Grassmannian descent of W and plain descent of V."""
@@ -216,7 +218,7 @@ def figure_4(setting: Setting) -> Evidence:
     data = sweep(widths, seeds, measure, t=steps)
     single = sweep([w for w in widths if w >= 128], seeds, lambda w, s: _single_component_drift(setting, w, s))
     last = data.sel(t=steps[-1])
-    faster = (last.frame_change / last.relative_drift).mean("seed")
+    faster = seed_mean(last.frame_change / last.relative_drift)
     return evidence(
         {
             "exponent_drift_one_output": width_law(single.drift),
@@ -226,7 +228,7 @@ def figure_4(setting: Setting) -> Evidence:
             "frozen_difference_narrowest": float(seed_mean(last.frozen_difference)[0]),
             "frozen_difference_widest": float(seed_mean(last.frozen_difference)[-1]),
             "exponent_frozen_difference": width_law(last.frozen_difference, from_width=128),
-            "orthonormality_error": float(data.orthonormality.max()),
+            "orthonormality_error": float(data.orthonormality.values.max()),
         },
         [
             Criterion("exponent_drift_one_output", "the drift falls as 1/√M (Z = 1, t = 200)", low=-0.6, high=-0.4),
@@ -346,11 +348,12 @@ def _rates_panel(data: xr.Dataset) -> Panel:
     title="Representations from PCA of C̃(0) and of C̃(t) are close",
     printed="Up to a rotation they differ by at most ζ t/√M (1 + ξ log M/(λ_Z − λ_{Z+1})).",
     recorded=Verdict.VACUOUS,
+    cost=5,
 )
 def lemma_17(setting: Setting) -> Evidence:
     """Both PCA representations over the pool, best rotated, against the bound and against Davis–Kahan as measured."""
     widths, n_samples, n_steps = _pca_scale(setting)
-    seeds, warnings = setting.seeds(quick=2), list[str]()
+    seeds, warnings = setting.seeds(quick=2, full=5, paper=3), list[str]()
 
     def measure(width: int, seed: int) -> dict[str, float]:
         pairs = setting.pairs(n_samples, seed=seed)
@@ -385,12 +388,12 @@ def lemma_17(setting: Setting) -> Evidence:
     bound = 10.0 ** np.minimum(data.log10_bound, 300)
     return evidence(
         {
-            "measured_over_bound": float((data.difference / bound).max()),
-            "frame_over_davis_kahan": float(data.frame_over_davis_kahan.max()),
-            "bound_over_trivial": float((bound / data["size"]).min()),
+            "measured_over_bound": float((data.difference / bound).values.max()),
+            "frame_over_davis_kahan": float(data.frame_over_davis_kahan.values.max()),
+            "bound_over_trivial": float((bound / data["size"]).values.min()),
             "difference_widest": float(seed_mean(data.difference)[-1]),
-            "smallest_gap": float(data.gap.min()),
-            "largest_gap": float(data.gap.max()),
+            "smallest_gap": float(data.gap.values.min()),
+            "largest_gap": float(data.gap.values.max()),
         },
         [
             Criterion("measured_over_bound", "the bound is never violated", high=1),
@@ -416,6 +419,7 @@ def lemma_17(setting: Setting) -> Evidence:
     corrected="In the window 1/(η·gap) ≪ t ≪ M/η it is, with an angle as 1/M. For ηt ≳ M the model leaves PCA of C̃(0) "
     "and stays at PCA of the current C̃(t).",
     recorded=Verdict.CORRECTED,
+    cost=5,
 )
 def trained_is_pca(setting: Setting) -> Evidence:
     """Sines between the trained span and both PCAs: by width at a fixed time, and by ηt/M."""
@@ -499,10 +503,11 @@ def _angles(setting: Setting, width: int, seed: int, *, d_out: int, steps: Seque
     title="Dot product with an orthonormal W: C_V diverges",
     printed="As V is trained, C_V(t) diverges arbitrarily from C_V(0), as the NTK does, within log M.",
     recorded=Verdict.REFUTED,
+    cost=4,
 )
 def remark_15(setting: Setting) -> Evidence:
     """‖C_V(t) − C_V(0)‖/‖C_V(0)‖ at ηt = log M, and on the time that it does depend on, ηt‖x‖²/M."""
-    widths = setting.pick(quick=(32, 128, 512), full=(32, 128, 512, 2048), paper=(32, 128, 512, 2048, 8192))
+    widths = setting.pick(quick=(32, 128, 512), full=(32, 128, 512, 2048), paper=(32, 128, 512, 2048))
     seeds, times = setting.seeds(quick=2, full=4, paper=4), (1.5, 6.0, 15.0)
     square = setting.mean_square()
     rate = 4.0 / square
@@ -531,13 +536,13 @@ def remark_15(setting: Setting) -> Evidence:
         return {"at_log_M": change.get(at_log, math.nan), "change": [change.get(step, math.nan) for step in steps]}
 
     data = sweep(widths, seeds, measure, time=list(times))
-    changes = data.change.mean("seed")
+    changes = seed_mean(data.change)  # (width, time)
     return evidence(
         {
             "change_at_log_M_narrowest": float(seed_mean(data.at_log_M)[0]),
             "change_at_log_M_widest": float(seed_mean(data.at_log_M)[-1]),
             "exponent_at_log_M": width_law(data.at_log_M),
-            "spread_at_equal_time": float((changes.max("width") / changes.min("width")).max()),
+            "spread_at_equal_time": float((changes.max(0) / changes.min(0)).max()),
         },
         [
             Criterion("exponent_at_log_M", "at ηt = log M the change does not vanish with the width", low=0),
@@ -585,7 +590,7 @@ def proposition_18(setting: Setting) -> Evidence:
                 n_steps=100,
             )
             for name, f in ((f"outputs_{similarity}", run.final_outputs), ("outputs_limit", limit.final_outputs)):
-                found[name] = max(found[name], float((f[:, 0] - f[:, 1]).abs().max() / f.abs().max()))
+                found[name] = largest(found[name], float((f[:, 0] - f[:, 1]).abs().max() / f.abs().max()))
         K = empirical_ntk(net, pairs.rows)
         found["proof_step"] = min(
             found["proof_step"], float((K[:, :, 0, 0] - K[:, :, 1, 0]).abs().max() / K.abs().max())
@@ -610,13 +615,14 @@ def proposition_18(setting: Setting) -> Evidence:
     "under the dot product; PCA of C̃(0), the trained model and the iterative algorithm classify alike.",
     corrected="All of it; but raw input and plain PCA of it do as well or better on the digits than any of the three.",
     recorded=Verdict.HOLDS,
+    cost=9,
 )
 def figure_5(setting: Setting) -> Evidence:
     """The three panels, with the baselines that the paper leaves out."""
     widths = setting.pick(
         quick=(32, 64, 128, 256), full=(32, 64, 128, 256, 512, 1024), paper=(32, 64, 128, 256, 512, 1024, 2048)
     )
-    n_samples = setting.pick(quick=10, full=10, paper=1000)
+    n_samples, n_probe_samples = setting.pick(quick=10, full=10, paper=1000), _probe_samples(setting)
     seeds = setting.seeds(quick=3)
     n_steps = setting.pick(quick=100, full=500, paper=500)
     deep = cosine_drift(setting, widths, seeds, n_samples=n_samples, n_steps=n_steps, depth=3)
@@ -631,9 +637,11 @@ def figure_5(setting: Setting) -> Evidence:
             "exponent_three_layers": width_law(deep.change.sel(t=100)),
             "share_diverged": float(np.isfinite(dot.diverged_at).mean()),
             "steps_later_a_factor_e": math.nan if law is None else law,
-            "trained_minus_pca": float(np.abs(wide.sel(embedding="trained") - wide.sel(embedding="pca")).max()),
-            "iterative_minus_pca": float(np.abs(wide.sel(embedding="iterative") - wide.sel(embedding="pca")).max()),
-            "pca_minus_random": float((wide.sel(embedding="pca") - wide.sel(embedding="random")).min()),
+            "trained_minus_pca": float(np.abs(wide.sel(embedding="trained") - wide.sel(embedding="pca")).values.max()),
+            "iterative_minus_pca": float(
+                np.abs(wide.sel(embedding="iterative") - wide.sel(embedding="pca")).values.max()
+            ),
+            "pca_minus_random": float((wide.sel(embedding="pca") - wide.sel(embedding="random")).values.min()),
             **{f"accuracy_{name}": float(wide.sel(embedding=name)[-1]) for name in wide.embedding.values},
         },
         [
@@ -667,23 +675,28 @@ def figure_5(setting: Setting) -> Evidence:
                 y_log=False,
             ),
         ],
-        setting={"n_samples": n_samples, "n_probe_samples": int(probes.attrs["n_samples"]), "n_seeds": len(seeds)},
+        setting={"n_samples": n_samples, "n_probe_samples": n_probe_samples, "n_seeds": len(seeds)},
     )
 
 
-def _probes(setting: Setting) -> xr.Dataset:
-    """Accuracy by width and seed of every embedding, on samples that none of them has seen."""
-    widths = setting.pick(quick=(32, 128, 256), full=(32, 128, 512), paper=(32, 128, 512, 2048))
-    n_samples = setting.pick(quick=400, full=800, paper=1000)
-    n_steps = 300
-    seeds = setting.seeds(quick=1, full=3, paper=5)
-    dataset = setting.dataset()
+def _probe_samples(setting: Setting) -> int:
+    """How many samples train the probes, and as many others test them; refuses data without."""
+    dataset, n_samples = setting.dataset(), setting.pick(quick=400, full=800, paper=1000)
     if dataset.y is None or len(dataset) < 2 * n_samples:
         raise InputError(
             f"claim A.fig5 needs labels and at least {2 * n_samples} samples; {setting.data_names[0]!r} has "
             f"{len(dataset)} samples{'' if dataset.y is not None else ' and no labels'}; give another --data"
         )
+    return n_samples
+
+
+def _probes(setting: Setting) -> xr.Dataset:
+    """Accuracy by width and seed of every embedding, on samples that none of them has seen."""
+    widths = setting.pick(quick=(32, 128, 256), full=(32, 128, 512), paper=(32, 128, 512, 2048))
+    n_samples, n_steps = _probe_samples(setting), 300
+    seeds, dataset = setting.seeds(quick=1, full=3, paper=5), setting.dataset()
     names = ("pca", "trained", "iterative", "random", "pixels", "pixel-pca")
+    of_the_input: dict[int, dict[str, float]] = {}
 
     def measure(width: int, seed: int) -> dict[str, object]:
         draw = generator("probes", seed)
@@ -707,10 +720,14 @@ def _probes(setting: Setting) -> xr.Dataset:
             "pixels": lambda x: x,
             "pixel-pca": lambda x: x @ axes[:10].mT,
         }
-        scores = []
-        for name in names:
-            train_f, test_f = (embed[name](part).cpu() for part in rows)
-            scores.append(linear_probe(train_f, y[train_rows], test_f, y[test_rows]))
-        return {"accuracy": scores}
 
-    return sweep(widths, seeds, measure, embedding=list(names)).assign_attrs(n_samples=n_samples)
+        def accuracy(name: str) -> float:
+            train_f, test_f = (embed[name](part).cpu() for part in rows)
+            return linear_probe(train_f, y[train_rows], test_f, y[test_rows])
+
+        if seed not in of_the_input:
+            of_the_input[seed] = {name: accuracy(name) for name in ("pixels", "pixel-pca")}  # the same at every width
+        known = of_the_input[seed]
+        return {"accuracy": [known[name] if name in known else accuracy(name) for name in names]}
+
+    return sweep(widths, seeds, measure, embedding=list(names))
