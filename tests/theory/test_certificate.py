@@ -256,3 +256,64 @@ def test_refuses_what_it_cannot_judge() -> None:
             randn(2, 1, 6, 6),
             memory=10,
         )
+
+
+class Masked(torch.nn.Module):
+    """A ReLU that no list of kinked layers knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.layer(x)
+        return a * (a > 0)
+
+
+def test_a_comparison_is_a_kink() -> None:
+    model = Masked()
+    start = parameters_of(model)
+    found = ntk_certificate(model, start, {name: p + 0.1 for name, p in start.items()}, randn(2, 3))
+    assert not found.valid
+    assert "gt" in found.assumptions[0].detail
+
+
+class Doubled(MLP):
+    """Another function than the MLP it is made of."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x) ** 2
+
+    def at(self, parameters: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().at(parameters, x) ** 2
+
+
+def test_a_subclass_with_its_own_forward_is_not_taken_for_an_mlp() -> None:
+    net = Doubled(3, 5, 2, activation="tanh", dtype=torch.float64)
+    start = parameters_of(net)
+    end = {name: p + 0.1 * randn(*p.shape, seed=k) for k, (name, p) in enumerate(start.items())}
+    x = randn(2, 3, seed=9)
+    found = ntk_certificate(net, start, end, x)
+
+    def kernel(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        jacobian = torch.func.jacrev(lambda p: net.at(p, x))(dict(parameters))
+        J = torch.cat([part.flatten(2) for part in jacobian.values()], dim=2)  # (n, c, p)
+        return torch.einsum("aip,bjp->abij", J, J)
+
+    torch.testing.assert_close(found.change, kernel(end) - kernel(start))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_large_moves_are_resolved_or_said_not_to_be(seed: int) -> None:
+    """The bound holds all along the chord, or the certificate says that its quadrature is not resolved."""
+    net = MLP(3, 16, 2, depth=3, activation="tanh", generator=generator(seed), dtype=torch.float64)
+    start = parameters_of(net)
+    end = {name: p + 10 * randn(*p.shape, seed=100 * seed + k) for k, (name, p) in enumerate(start.items())}
+    x = randn(3, 3, seed=seed)
+    found = ntk_certificate(net, start, end, x)
+    K0 = empirical_ntk(net, x)
+    for s in torch.linspace(0.02, 1, 50).tolist():
+        at = {name: p + s * (end[name] - p) for name, p in start.items()}
+        within = bool(((empirical_ntk(net, x, parameters=at) - K0).abs() <= found.bound).all())
+        assert within or not found.valid
+    assert ntk_certificate(net, start, end, x, nodes=5).valid is False  # five points resolve no such way

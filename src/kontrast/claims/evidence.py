@@ -194,7 +194,8 @@ def evidence(
 def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Verdict:
     """The verdict by one rule for all claims.
 
-    A criterion that has no number leaves the claim undecided. Else it holds as printed, or as corrected, or it is
+    A criterion that has no number leaves the claim undecided, and so does a correction that fails beside a printed
+    statement that holds: then this project is wrong. Else the claim holds as printed, or as corrected, or it is
     refuted; and what holds but fails its informative criteria is vacuous.
     """
     outcomes: dict[str, list[bool | None]] = {"printed": [], "corrected": [], "informative": []}
@@ -208,6 +209,8 @@ def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Ve
     as_corrected = bool(outcomes["corrected"]) and all(outcomes["corrected"])
     if not (as_printed or as_corrected):
         return Verdict.REFUTED
+    if outcomes["corrected"] and not as_corrected:
+        return Verdict.UNDECIDED
     if not all(outcomes["informative"]):
         return Verdict.VACUOUS
     return Verdict.HOLDS if as_printed else Verdict.CORRECTED

@@ -579,15 +579,16 @@ def proposition_18(setting: Setting) -> Evidence:
         net = setting.net(pairs.x, 64, 4, seed=seed)
         with torch.no_grad():
             net.output[:, 1] = net.output[:, 0]
-        for similarity, rate in (("dot", dot_rate(setting) / 8), ("cosine", RATE)):
+        # Under the dot product it diverges later on, and the difference of two infinities says nothing.
+        for similarity, rate, n_steps in (("dot", dot_rate(setting) / 8, 20), ("cosine", RATE, 100)):
             problem = contrastive_problem(pairs, loss_of(similarity))
-            run = train(net, problem, n_steps=100, record_at=[100], recorders={}, learning_rate=rate)
+            run = train(net, problem, n_steps=n_steps, record_at=[n_steps], recorders={}, learning_rate=rate)
             limit = fixed_kernel_descent(
                 infinite_ntk(problem.inputs),
                 net(problem.inputs).detach(),
                 problem.objective,
                 learning_rate=rate,
-                n_steps=100,
+                n_steps=n_steps,
             )
             for name, f in ((f"outputs_{similarity}", run.final_outputs), ("outputs_limit", limit.final_outputs)):
                 found[name] = largest(found[name], float((f[:, 0] - f[:, 1]).abs().max() / f.abs().max()))
@@ -598,12 +599,12 @@ def proposition_18(setting: Setting) -> Evidence:
     return evidence(
         found,
         [
-            Criterion("outputs_dot", "f_i = f_j after 100 steps, dot product", high=1e-12),
+            Criterion("outputs_dot", "f_i = f_j after 20 steps, dot product", high=1e-12),
             Criterion("outputs_cosine", "f_i = f_j after 100 steps, cosine", high=1e-12),
-            Criterion("outputs_limit", "f_i = f_j after 100 steps under K*", high=1e-12),
+            Criterion("outputs_limit", "f_i = f_j after as many steps under K*", high=1e-12),
             Criterion("proof_step", "K_ip and K_jp differ, against the proof", low=1e-3, role="corrected"),
         ],
-        setting={"n_samples": 10, "width": 64, "d_out": 4, "n_steps": 100},
+        setting={"n_samples": 10, "width": 64, "d_out": 4, "n_steps": "20 and 100"},
     )
 
 
