@@ -44,6 +44,8 @@ def verdict_of(**outcomes: list[float]) -> Verdict:
         ({"printed": [TRUE], "informative": [TRUE]}, Verdict.HOLDS),
         ({"printed": [TRUE, UNKNOWN]}, Verdict.UNDECIDED),
         ({"printed": [TRUE], "informative": [UNKNOWN]}, Verdict.UNDECIDED),
+        ({"printed": [FALSE], "against": [TRUE]}, Verdict.REFUTED),
+        ({"printed": [FALSE], "against": [TRUE, FALSE]}, Verdict.UNDECIDED),
         ({"informative": [TRUE]}, Verdict.UNDECIDED),
         ({}, Verdict.UNDECIDED),
     ],

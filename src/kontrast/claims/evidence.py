@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from kontrast.linalg import LogLaw, PowerLaw
 
-Role = Literal["printed", "corrected", "informative"]
+Role = Literal["printed", "corrected", "informative", "against"]
 Style = Literal["line", "plain", "dashed"]
 
 
@@ -65,8 +65,9 @@ class Estimate:
 class Criterion:
     """The measured number `name` lies between `low` and `high`; `statement` says what that means.
 
-    `printed` criteria test the statement as the paper prints it, `corrected` ones what is right instead, and
-    `informative` ones whether a true bound says anything at this scale.
+    `printed` criteria test the statement as the paper prints it, `corrected` ones what is right instead, `informative`
+    ones whether a true bound says anything at this scale, and `against` ones what is found instead of a statement that
+    is refuted.
     """
 
     name: str
@@ -195,10 +196,11 @@ def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Ve
     """The verdict by one rule for all claims.
 
     A criterion that has no number leaves the claim undecided, and so does a correction that fails beside a printed
-    statement that holds: then this project is wrong. Else the claim holds as printed, or as corrected, or it is
-    refuted; and what holds but fails its informative criteria is vacuous.
+    statement that holds, or a refutation without what was to be found instead: then this project is wrong. Else the
+    claim holds as printed, or as corrected, or it is refuted; and what holds but fails its informative criteria is
+    vacuous.
     """
-    outcomes: dict[str, list[bool | None]] = {"printed": [], "corrected": [], "informative": []}
+    outcomes: dict[str, list[bool | None]] = {role: [] for role in get_args(Role)}
     for criterion in criteria:
         outcomes[criterion.role].append(criterion.holds(measured))
     if any(outcome is None for group in outcomes.values() for outcome in group) or not (
@@ -208,7 +210,7 @@ def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Ve
     as_printed = bool(outcomes["printed"]) and all(outcomes["printed"])
     as_corrected = bool(outcomes["corrected"]) and all(outcomes["corrected"])
     if not (as_printed or as_corrected):
-        return Verdict.REFUTED
+        return Verdict.REFUTED if all(outcomes["against"]) else Verdict.UNDECIDED
     if outcomes["corrected"] and not as_corrected:
         return Verdict.UNDECIDED
     if not all(outcomes["informative"]):
