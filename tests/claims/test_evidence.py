@@ -59,6 +59,10 @@ def test_a_criterion_holds_within_its_range_and_says_so() -> None:
     assert Criterion("p", "", low=-0.9, high=-0.7).holds(measured) is True  # the value decides, the interval is shown
     assert Criterion("p", "", low=-0.7).holds(measured) is False
     assert Criterion("p", "", low=-0.8, high=-0.8).holds(measured) is True
+    assert not Criterion("p", "", low=-0.9, high=-0.7).is_sure(measured)
+    assert not Criterion("p", "", low=-0.7).is_sure(measured)
+    assert Criterion("p", "", low=-2, high=0).is_sure(measured)
+    assert Criterion("p", "", low=0).is_sure(measured)  # surely not
     assert Criterion("p", "", low=1).range == "at least 1"
     assert Criterion("p", "", high=0.5).range == "at most 0.5"
     assert Criterion("p", "", low=-1, high=1).range == "-1 to 1"

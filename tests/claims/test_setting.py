@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kontrast.claims import Setting
-from kontrast.claims.setting import generator, sweep, width_law
+from kontrast.claims.setting import generator, largest, seed_mean, sweep, width_law
 from kontrast.errors import DataError, InputError
 
 QUICK = Setting(scale="quick")
@@ -71,3 +71,25 @@ def test_a_sweep_keeps_its_axes_and_its_failures() -> None:
     assert width_law(data.a).value == pytest.approx(-1)
     assert math.isnan(width_law(data.c).value)  # a failed run is not averaged away
     assert np.isfinite(data.a).all()
+
+
+def test_a_law_from_a_width_on_counts_that_width() -> None:
+    """A kink at 4: from 4 on the law is −1, with 2 it is not, without 4 there are too few points to tell from −1."""
+    values = {2: 0.1, 4: 1.0, 8: 0.5, 16: 0.25}
+    data = sweep(list(values), [0, 1], lambda width, seed: {"a": values[width]})
+    assert width_law(data.a, from_width=4).value == pytest.approx(-1)
+    assert width_law(data.a, from_width=4).low == pytest.approx(-1)  # three points on a line: an interval without width
+    assert width_law(data.a).value != pytest.approx(-1)
+
+
+def test_one_failed_seed_is_never_averaged_away() -> None:
+    data = sweep([2, 4], [0, 1], lambda width, seed: {"a": math.nan if (width, seed) == (4, 1) else 1.0})
+    assert np.isnan(seed_mean(data.a)).tolist() == [False, True]
+    assert math.isnan(largest(1.0, math.nan, 0.0))
+    assert math.isnan(largest(math.nan, 1.0))
+    assert largest(1.0, 3.0, 2.0) == 3.0
+
+
+def test_the_same_data_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="give every data set once"):
+        Setting(data=("digits", "digits"))

@@ -95,7 +95,8 @@ def test_json_says_all(calls: Calls, tmp_path: Path) -> None:
     assert refuted["verdict"] == "refuted"
     assert refuted["recorded"] == "holds"
     assert holds["measured"] == {"x": 0.5, "x_low": -0.5, "x_high": 1.5, "nan": None}
-    assert holds["expected"] == {"printed": {"x": {"low": None, "high": 1, "statement": "small", "holds": True}}}
+    criterion = {"low": None, "high": 1, "statement": "small", "holds": True, "sure": False}  # 0.5 [-0.5, 1.5]
+    assert holds["expected"] == {"printed": {"x": criterion}}
     assert {"id", "title", "source", "verdict", "measured", "expected", "setting", "seconds"} <= holds.keys()
 
 

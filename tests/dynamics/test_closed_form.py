@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +17,7 @@ from kontrast.dynamics import (
     fixed_kernel_descent,
     fixed_kernel_flow,
 )
-from kontrast.errors import InputError
+from kontrast.errors import InputError, KontrastError
 from kontrast.losses import ContrastiveLoss, Dot, Linear
 from kontrast.spectral import pair_matrix
 from tests.cases import TOLERANCE, randn
@@ -82,7 +84,13 @@ def test_times_come_in_any_order_and_time_zero_is_the_start() -> None:
     [
         ({"kernel": torch.eye(5, dtype=torch.float64)}, r"the kernel must be \(6, 6\) or \(6, 6, 2, 2\)"),
         ({"S": torch.eye(5, dtype=torch.float64)}, r"the pair matrix must be \(6, 6\) for 6 outputs, got \(5, 5\)"),
-        ({"steps": [-1]}, r"steps must be 0 or more, got \[-1\]"),
+        ({"steps": [-1]}, r"steps must be whole numbers of 0 or more, at least one, got \[-1\]"),
+        ({"steps": []}, r"at least one, got \[\]"),
+        ({"steps": [1.5]}, r"steps must be whole numbers"),
+        ({"S": torch.ones(6, 6, dtype=torch.float64).triu()}, "the pair matrix must be symmetric"),
+        ({"S": torch.eye(6)}, "must have one number type"),
+        ({"kernel": torch.full((6, 6), torch.nan, dtype=torch.float64)}, "the kernel finite"),
+        ({"outputs": torch.ones(6, dtype=torch.float64)}, r"outputs must be finite and \(m, z\)"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
     ],
 )
@@ -97,3 +105,11 @@ def test_bad_input_is_refused(change: dict[str, object], message: str) -> None:
     }
     with pytest.raises(InputError, match=message):
         dot_product_descent(**(given_ | change))  # type: ignore[arg-type]
+
+
+def test_an_overflow_is_an_error_and_not_a_number() -> None:
+    pairs, start = a_problem(0)
+    with pytest.raises(KontrastError, match=r"the outputs overflow, .*; ask for earlier times"):
+        dot_product_flow(a_kernel(6, 2, True, 0), start, pair_matrix(pairs), times=[1e6])
+    with pytest.raises(InputError, match="times must be finite numbers"):
+        dot_product_flow(a_kernel(6, 2, True, 0), start, pair_matrix(pairs), times=[math.nan])

@@ -202,6 +202,9 @@ PCA_VERDICTS = {
     PCAVerdict.PCA: study(),
     PCAVerdict.PCA_WHEN_WIDER: study(scale={"pca_angle_start": 30}),
     PCAVerdict.PCA_OF_LEARNED_FEATURES: study(widths=(64, 256), scale={"pca_angle_start": 30}),
+    PCAVerdict.STILL: study(scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen"), 300.0)).pipe(
+        lambda result: result.assign(pca_loss=result.pca_loss * 0 - 0.3)
+    ),
     PCAVerdict.PCA_UNDERWAY: study(
         scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen"), 300.0) | {"frozen_gap": 0.01}
     ),
@@ -219,6 +222,7 @@ def test_the_pca_rule_that_decided_is_marked(verdict: PCAVerdict) -> None:
         PCAVerdict.PCA,
         PCAVerdict.PCA_WHEN_WIDER,
         PCAVerdict.PCA_OF_LEARNED_FEATURES,
+        PCAVerdict.STILL,
         PCAVerdict.PCA_UNDERWAY,
         PCAVerdict.NOT_CONVERGED,
     ]

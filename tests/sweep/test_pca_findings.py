@@ -28,6 +28,7 @@ def runs(
         "pca_angle_now": now * noise,
         "pca_angle_frozen": frozen * noise,
         "matrix_drift": 0.1 * law * noise,
+        "pca_loss": -np.broadcast_to(np.linspace(0.1, 0.3, len(steps)), shape),
     }
     dims = ("width", "seed")
     return xr.Dataset(
@@ -107,6 +108,16 @@ def test_frozen_features_with_the_same_outputs_make_it_pca_underway() -> None:
     assert "within 2.00%, so what it does is PCA of C̃(0), not finished (sine 0.91)" in found.sentence
     assert "raise --steps, or lower --d-out" in found.sentence
     assert find_pca(result, SPEC, Thresholds(tolerance=0.01)).verdict is PCAVerdict.NOT_CONVERGED
+
+
+def test_a_run_whose_loss_stands_still_says_nothing() -> None:
+    """Where nothing moves, frozen features give the same outputs, and that is no PCA underway."""
+    result = runs(start=0.9, now=0.9, frozen=0.9, exponent=0.0, gap=0.001)
+    result["frozen_gap"] = result.frozen_gap * 0.02
+    result["pca_loss"] = result.pca_loss * 0 - 0.3
+    found = judged(result)
+    assert found.verdict is PCAVerdict.STILL
+    assert "its loss has changed by 0.00% since the first record, too little to judge; raise --steps" in found.sentence
 
 
 @given(width=integers(0, 3), seed=integers(0, 2))

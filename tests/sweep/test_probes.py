@@ -94,6 +94,14 @@ def test_a_split_is_disjoint_stratified_and_spares_the_contrasted(
         assert others <= used or not used & set(contrasted.tolist())
 
 
+def test_samples_that_were_not_contrasted_test_first() -> None:
+    """Ten of one class, six of them contrasted, and three to test: none of the three is contrasted."""
+    labels, contrasted = torch.zeros(10, dtype=torch.int64), torch.arange(6)
+    train, test = probe_split(labels, 3, contrasted=contrasted, generator=torch.Generator().manual_seed(0))
+    assert not set(test.tolist()) & set(contrasted.tolist())
+    assert len(set(train.tolist()) & set(contrasted.tolist())) == 2  # one is left that was not contrasted
+
+
 def test_every_seed_learns_from_the_same_labels() -> None:
     labels = torch.tensor([0] * 50 + [1] * 7 + [2] * 3)
     counts = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from kontrast.data import Pairs
 from kontrast.dynamics import Trajectory, contrastive_problem, gradient_descent
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk
-from kontrast.linalg import qr_retraction
+from kontrast.linalg import best_rotation, qr_retraction, subspace_sines
 from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear, Link, LogSoftmax, Softmax
 from kontrast.nets import ACTIVATIONS, MLP, parameters_of, pure_function, two_layer_hessian_norm
 from kontrast.theory import (
@@ -29,6 +29,7 @@ from kontrast.theory import (
     lemma12,
     lemma16,
     lemma17,
+    proposition10,
     theorem13,
 )
 from tests.cases import generator, randn
@@ -369,3 +370,46 @@ def test_unknown_forms_are_refused() -> None:
         lemma7(constants(), 1.0, form="sharp")
     with pytest.raises(InputError, match="frames"):
         davis_kahan(1.0, 1.0, n_components=2, of="vectors")
+
+
+def test_lemma17_corrected_and_sharp_by_hand() -> None:
+    """Both terms from the constants: how far the features move, and how far the frames do times the features' norm."""
+    k = constants("sigmoid")
+    t, gap = 7, 0.3
+    frames = {form: 2 * math.sqrt(2) * lemma16(k, t, form=form).value / gap for form in ("corrected", "sharp")}  # type: ignore[arg-type]
+    rate = k.learning_rate * k.n_pairs * k.lipschitz**2 / k.delta
+    corrected = 4 * rate * k.d_in * k.c_in**2 * t / math.sqrt(k.width) + frames["corrected"] * (
+        k.value_at_zero + k.lipschitz * k.d_in * k.c_in * k.max_weight
+    )
+    sharp = 2 * rate * k.c_norm**2 * t / k.width + frames["sharp"] * k.feature_norm
+    assert lemma17(k, t, gap, form="corrected").value == pytest.approx(corrected, rel=1e-12)
+    assert lemma17(k, t, gap, form="sharp").value == pytest.approx(sharp, rel=1e-12)
+
+
+def test_the_trivial_bounds_of_davis_kahan_are_attained() -> None:
+    """Orthogonal planes: ‖W̃O − W‖_F = √(2Z) for every O, and ‖sin Θ‖_F = √Z."""
+    top, other = torch.eye(4, dtype=torch.float64)[:, :2], torch.eye(4, dtype=torch.float64)[:, 2:]
+    distance = float((other @ best_rotation(other, top) - top).norm())
+    assert davis_kahan(1.0, 1e-9, n_components=2).trivial == pytest.approx(distance)
+    assert davis_kahan(1.0, 1e-9, n_components=2, of="angles").trivial == pytest.approx(
+        float(subspace_sines(top, other).norm())
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda k: lemma7(k, -1.0),
+        lambda k: lemma8(-1.0, 1.0, 1.0),
+        lambda k: lemma11(k, math.nan, 1.0),
+        lambda k: lemma12(k, -1),
+        lambda k: theorem13(k, -1),
+        lambda k: lemma16(k, -1),
+        lambda k: lemma17(k, -1, 0.1),
+        lambda k: davis_kahan(1.0, math.nan, n_components=1),
+        lambda k: proposition10(0, 1.0),
+    ],
+)
+def test_what_cannot_be_is_refused(call: Callable[[Constants], object]) -> None:
+    with pytest.raises(InputError):
+        call(constants("sigmoid"))

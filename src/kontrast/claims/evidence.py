@@ -81,6 +81,12 @@ class Criterion:
         value = measured[self.name].value
         return None if math.isnan(value) else self.low <= value <= self.high
 
+    def is_sure(self, measured: Mapping[str, Estimate]) -> bool:
+        """Whether the whole interval lies on the side of the range that the value lies on."""
+        number = measured[self.name]
+        inside = self.low <= number.low and number.high <= self.high
+        return inside or number.high < self.low or number.low > self.high
+
     @property
     def range(self) -> str:
         """The range in words: "at most 0.1", "-1.1 to -0.5"."""
@@ -181,13 +187,16 @@ def evidence(
     setting: Mapping[str, Any] | None = None,
     warnings: Iterable[str] = (),
 ) -> Evidence:
-    """Evidence from plain numbers and fitted laws."""
+    """Evidence from plain numbers and fitted laws; widths and seeds of the setting are those of `data`."""
+    data = xr.Dataset() if data is None else data
+    swept: dict[str, Any] = {"widths": [int(width) for width in data.width.values]} if "width" in data.coords else {}
+    swept |= {"n_seeds": data.sizes["seed"]} if "seed" in data.sizes else {}
     return Evidence(
         {name: Estimate.of(number) for name, number in measured.items()},
         tuple(criteria),
-        xr.Dataset() if data is None else data,
+        data,
         tuple(panels),
-        {} if setting is None else setting,
+        {**swept, **(setting or {})},
         tuple(dict.fromkeys(warnings)),
     )
 

@@ -72,6 +72,7 @@ class Record:
                 "high": _finite(c.high),
                 "statement": c.statement,
                 "holds": c.holds(self.evidence.measured),
+                "sure": c.is_sure(self.evidence.measured),
             }
         return found
 

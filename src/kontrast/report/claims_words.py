@@ -24,7 +24,10 @@ ORDER = (Verdict.HOLDS, Verdict.CORRECTED, Verdict.VACUOUS, Verdict.REFUTED, Ver
 
 @dataclass(frozen=True)
 class CriterionWords:
-    """One row of the table of criteria; `holds` is None where there is no number."""
+    """One row of the table of criteria; `holds` is None where there is no number.
+
+    The value decides. Where its interval reaches over an edge of the range, the outcome says so.
+    """
 
     name: str
     statement: str
@@ -32,11 +35,12 @@ class CriterionWords:
     range: str
     measured: str
     holds: bool | None
+    sure: bool
 
     @property
     def outcome(self) -> str:
         """The last column."""
-        return _OUTCOMES[self.holds]
+        return _OUTCOMES[self.holds] + ("" if self.sure or self.holds is None else ", its interval reaches over")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def words(record: Record) -> ClaimWords:
                 it.range,
                 " ".join(estimate(found.measured[it.name])).strip(),
                 it.holds(found.measured),
+                it.is_sure(found.measured),
             )
             for it in found.criteria
         ),

@@ -47,6 +47,8 @@ PCA_RULES = {
     "trained one's sine falls with width: the 95 % interval of its exponent lies below zero",
     PCAVerdict.PCA_OF_LEARNED_FEATURES: "at the widest network the trained subspace is within the PCA tolerance of PCA "
     "of C̃(t)",
+    PCAVerdict.STILL: "the twin with frozen features is not within the PCA tolerance of PCA of C̃(0), and since the "
+    "first record the loss of the widest network has changed by less than the tolerance",
     PCAVerdict.PCA_UNDERWAY: "at the widest network the frozen gap is at most the tolerance, and the twin with frozen "
     "features is not within the PCA tolerance either",
     PCAVerdict.NOT_CONVERGED: "none of these",

@@ -125,6 +125,7 @@ ANSWERS: dict[Verdict | PCAVerdict, str] = {
     PCAVerdict.PCA: "PCA",
     PCAVerdict.PCA_WHEN_WIDER: "PCA when wider",
     PCAVerdict.PCA_OF_LEARNED_FEATURES: "learning",
+    PCAVerdict.STILL: "barely moved",
     PCAVerdict.PCA_UNDERWAY: "PCA, not finished",
     PCAVerdict.NOT_CONVERGED: "no PCA yet",
     PCAVerdict.UNDEFINED: "no one PCA",

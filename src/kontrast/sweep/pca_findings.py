@@ -26,6 +26,7 @@ class PCAVerdict(Enum):
     PCA = "PCA of its random features"
     PCA_WHEN_WIDER = "approaches PCA of its random features as it widens"
     PCA_OF_LEARNED_FEATURES = "PCA of features that training changed"
+    STILL = "has barely moved: these steps say nothing yet"
     PCA_UNDERWAY = "is doing PCA of its random features, and has not finished"
     NOT_CONVERGED = "has not arrived at any PCA"
     UNDEFINED = "has no one PCA to be compared with"
@@ -44,6 +45,7 @@ class PCAFindings:
     n_seeds: int
     means: dict[str, tuple[float, ...]]  # measure → one value a width, at `step`
     exponents: dict[str, PowerLaw]  # measure → law in the width; absent where it cannot be fitted
+    progress: float  # share of the loss at `step` that was won since the first record, at the widest network
     eigengaps: tuple[float, ...]  # mean λ_Z − λ_(Z+1) of C̃(0), a width
     diverged: tuple[int, ...]  # how many seeds diverged, a width
     not_unique: tuple[int, ...]  # in how many seeds some C̃ had no eigengap, a width
@@ -65,6 +67,7 @@ def find_pca(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCA
         n_seeds=result.sizes["seed"],
         means=means,
         exponents={name: law for name in FITTED if (law := fit_in_width(widths, means.get(name))) is not None},
+        progress=_progress(result, at),
         eigengaps=seed_means(result.eigengap_start),
         diverged=tuple(int(row.sum()) for row in diverged),
         not_unique=tuple(int(n) for n in result.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
@@ -104,12 +107,25 @@ def _verdict(found: PCAFindings, thresholds: Thresholds) -> tuple[PCAVerdict, st
     if now <= tolerance:
         return PCAVerdict.PCA_OF_LEARNED_FEATURES, f"{apart}: training changed the features, and it follows them"
     gap = found.means["frozen_gap"][-1]
+    if frozen > tolerance and not abs(found.progress) > thresholds.tolerance:
+        return PCAVerdict.STILL, (
+            f"{apart}, but its loss has changed by {found.progress:.2%} since the first record, too little to judge; "
+            "raise --steps or --pca-learning-rate"
+        )
     if frozen > tolerance and gap <= thresholds.tolerance:
         return PCAVerdict.PCA_UNDERWAY, (
             f"{after} its outputs are those of features frozen at their start within {gap:.2%}, so what it does is "
             f"PCA of C̃(0), not finished (sine {start:.2g}); {_advice(found, frozen, tolerance)}"
         )
     return PCAVerdict.NOT_CONVERGED, f"{apart}; {_advice(found, frozen, tolerance)}"
+
+
+def _progress(result: xr.Dataset, at: int | None) -> float:
+    """1 − loss(first record)/loss(at), means over the seeds of the widest network."""
+    if at is None:
+        return math.nan
+    first, last = (seed_means(result.pca_loss.sel(step=step))[-1] for step in (int(result.step[0]), at))
+    return 1 - first / last if last else math.nan
 
 
 def _advice(found: PCAFindings, frozen: float, tolerance: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,8 +37,8 @@ class BlowUp:
         """From weights (..., M) at time 0 and C = mean of x_n(x_n⁺ − x_n⁻)."""
         if w.shape != v.shape or w.ndim == 0 or w.shape[-1] == 0:
             raise InputError(f"w and v must both be (..., M), got {tuple(w.shape)} and {tuple(v.shape)}")
-        if not bool(torch.isfinite(w).all() and torch.isfinite(v).all()):
-            raise InputError("w or v holds NaN or infinite values")
+        if not bool(torch.isfinite(w).all() and torch.isfinite(v).all()) or math.isnan(slope):
+            raise InputError("w, v or the slope holds NaN or infinite values")
         w, v = w.double(), v.double()
         A, B, S = (v + w).square().mean(-1), (v - w).square().mean(-1), (v * w).mean(-1)
         low, high = torch.minimum(A, B).sqrt(), torch.maximum(A, B).sqrt()

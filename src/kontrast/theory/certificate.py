@@ -419,6 +419,8 @@ def _check(start: Mapping[str, Tensor], end: Mapping[str, Tensor], x: Tensor, or
     if not isinstance(x, Tensor) or x.ndim < 2 or len(x) == 0:
         given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"x must hold points (n, …) with n >= 1, got {given}")
+    if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
+        raise InputError(f"x must hold finite floating-point numbers, got {x.dtype}; leave out NaN and infinite ones")
     if order not in (1, 2):
         raise InputError(f"order must be 1 or 2, got {order!r}")
     if nodes is not None and (nodes < 3 or (nodes - 1) & (nodes - 2)):

@@ -33,6 +33,7 @@ def lemma7(constants: Constants, radius: float, *, form: Form = "corrected") -> 
     """
     k, root = constants, math.sqrt(constants.width)
     _require_form(form, "printed", "corrected")
+    _require_not_negative(radius=radius)
     if form == "printed":
         alpha_1, alpha_2 = _alphas(k)
         value = (_times(alpha_1, radius) + alpha_2) / root
@@ -55,6 +56,7 @@ def lemma8(epsilon: float, gradient_norm: float, radius: float, *, smooth: bool 
     and with the almost-everywhere ε the bound fails (claims A.lem8). Say `smooth=False` there. A trivial bound on an
     entry of the change is 2c_0², as |K_ij| ≤ c_0² at both ends.
     """
+    _require_not_negative(epsilon=epsilon, gradient_norm=gradient_norm, radius=radius)
     kink = "" if smooth else ": the gradient jumps at kinks, where no Hessian norm bounds its change"
     return Bound(
         name="max |K(t) − K(0)|",
@@ -91,6 +93,7 @@ def lemma11(constants: Constants, max_w: float, max_v: float, *, form: Form = "c
         The bounds on |ΔV_ij| and on |ΔW_ij|.
     """
     _require_form(form, "printed", "corrected", "sharp")
+    _require_not_negative(max_w=max_w, max_v=max_v)
     k, root = constants, math.sqrt(constants.width)
     beta_1, beta_2, beta_3 = _betas(k, form)
     source, assumptions = _source("Lemma 11", form, "A.lem11"), (*_assumed(k, "1234"), _lipschitz(k), _network_2(k))
@@ -109,6 +112,7 @@ def lemma12(constants: Constants, step: int, *, form: Form = "corrected") -> Bou
     $c(t) - c(0) = (c(0) + β_3/β)\,[(1 + β/\sqrt M)^t - 1]$. Sharp takes Lemma 11's sharp β.
     """
     _require_form(form, "printed", "corrected", "sharp")
+    _require_not_negative(step=step)
     log_growth, found = _log_growth(constants, step, form)
     return _from_log(
         "max |θ(t) − θ(0)|",
@@ -134,6 +138,7 @@ def theorem13(constants: Constants, step: int, *, form: Form = "corrected") -> B
     steps, and a constant kernel for every α < ½ where the paper has α < ¼. For practical δ all forms are vacuous.
     """
     _require_form(form, "printed", "corrected", "sharp")
+    _require_not_negative(step=step)
     k = constants
     log_growth, found = _log_growth(k, step, form, exponential=form != "sharp")
     log_c = float(np.logaddexp(_log(k.max_weight), log_growth))  # of c(t)
@@ -179,6 +184,7 @@ def lemma16(constants: Constants, step: int, *, form: Form = "sharp") -> Bound:
     The trivial bound is 2Q, as a pair adds less than 1 to ‖C_V‖_F.
     """
     _require_form(form, "printed", "corrected", "sharp")
+    _require_not_negative(step=step)
     k = constants
     if form == "sharp":
         value = _squared_rate(k) * k.c_norm**2 * 4 * step / k.width
@@ -209,6 +215,7 @@ def lemma17(constants: Constants, step: int, gap: float, *, form: Form = "sharp"
     The trivial bound lets the frames be as far apart as they can, ‖W̃*O − W*‖₂ ≤ √2.
     """
     _require_form(form, "printed", "corrected", "sharp")
+    _require_not_negative(step=step)
     k, root = constants, math.sqrt(constants.width)
     rate = k.learning_rate * k.n_pairs * k.lipschitz**2 / k.delta
     if form == "sharp":
@@ -242,8 +249,10 @@ def davis_kahan(drift_norm: float, gap: float, *, n_components: int, of: str = "
     """
     if of not in ("frames", "angles"):
         raise InputError(f"of must be 'frames' or 'angles', got {of!r}")
-    if drift_norm < 0 or n_components < 1:
-        raise InputError(f"needs drift_norm >= 0 and n_components >= 1, got {drift_norm} and {n_components}")
+    if not drift_norm >= 0 or math.isnan(gap) or n_components < 1:
+        raise InputError(
+            f"needs drift_norm >= 0, a gap and n_components >= 1, got {drift_norm}, {gap} and {n_components}"
+        )
     factor, most = (2 * math.sqrt(2), math.sqrt(2 * n_components)) if of == "frames" else (2.0, math.sqrt(n_components))
     return Bound(
         name="min ‖W̃O − W‖_F" if of == "frames" else "‖sin Θ‖_F",
@@ -261,6 +270,8 @@ def proposition10(width: int, slope: float) -> Bound:
     `slope` is C > 0. The proof has t̃ < ln(3M)/(2C) on its event and then picks a data set with C large enough; for the
     data set at hand that is an assumption. Vacuous up to M = 625; the measured probability is far below (`BlowUp`).
     """
+    if width < 1 or math.isnan(slope):
+        raise InputError(f"needs width >= 1 and a slope, got {width} and {slope}")
     enough = math.log(3 * width) / (2 * math.log(width)) if width > 1 else math.inf
     return Bound(
         name="P(t̃ ≥ log M)",
@@ -270,6 +281,12 @@ def proposition10(width: int, slope: float) -> Bound:
         assumptions=(Assumption("C", slope >= enough, f"C = {slope:.4g}, the proof needs {enough:.4g}"),),
         trivial=1.0,
     )
+
+
+def _require_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:  # so that NaN is refused too
+            raise InputError(f"{name} must be 0 or more, got {value}")
 
 
 def _require_form(form: str, *known: str) -> None:

@@ -213,10 +213,13 @@ def proposition_10(setting: Setting) -> Evidence:
         full=(4, 16, 64, 256, 1024, 4096, 16384),
         paper=(4, 16, 64, 256, 1024, 4096, 16384, 65536),
     )
-    most = setting.pick(quick=2000, full=20_000, paper=20_000)
+    most, numbers = (
+        setting.pick(quick=8000, full=20_000, paper=20_000),
+        setting.pick(quick=2**24, full=2**25, paper=2**25),
+    )
 
     def draws(width: int) -> tuple[Tensor, Tensor]:
-        n = max(min(most, 2**25 // width), 400)
+        n = max(min(most, numbers // width), 400)
         made = torch.randn(2, n, width, generator=generator("prop10", width), dtype=torch.float64)
         return made[0], made[1]
 
@@ -354,13 +357,17 @@ def figure_2(setting: Setting) -> Evidence:
     return evidence(
         {
             "share_diverged": float(np.isfinite(data.diverged_at).mean()),
-            "last_divergence": float(data.diverged_at.values.max()),
-            "steps_later_a_factor_e": Estimate.of(math.nan) if law is None else Estimate.of(law),
+            "last_divergence": float(np.nan_to_num(data.diverged_at.values, nan=math.inf).max()),
+            **({} if law is None else {"steps_later_a_factor_e": law}),
         },
         [
             Criterion("share_diverged", "every run overflows", low=1),
             Criterion("last_divergence", "within tens of epochs", high=80),
-            Criterion("steps_later_a_factor_e", "wider networks later: the slope on ln M is positive", low=0),
+            *(
+                []  # refuted already: some run never overflows
+                if law is None
+                else [Criterion("steps_later_a_factor_e", "wider networks later: the slope on ln M is positive", low=0)]
+            ),
         ],
         data=data,
         panels=divergence_panels(data),

@@ -126,6 +126,7 @@ def equation_9(setting: Setting) -> Evidence:
         above.append((cosine - surrogate).flatten())
         signs.append(numerator.flatten() >= 0)
     gap, positive = torch.cat(above), torch.cat(signs)
+    never = [] if bool((~positive).any()) else ["no pair has f(x)·f(y) < 0 on this data, so (9) is not put to the test"]
     return evidence(
         {
             "share_violated": float((gap < -1e-15).double().mean()),
@@ -145,6 +146,7 @@ def equation_9(setting: Setting) -> Evidence:
             ),
         ],
         setting={"n_pairs": len(gap), "width": 32, "d_out": 4},
+        warnings=never,
     )
 
 
@@ -635,7 +637,7 @@ def proposition_18(setting: Setting) -> Evidence:
     title="Three hidden layers, and what a linear classifier makes of PCA and of training",
     printed="With three hidden layers the NTK change still decays with the width under cosine similarity and diverges "
     "under the dot product; PCA of C̃(0), the trained model and the iterative algorithm classify alike.",
-    corrected="All of it; but raw input and plain PCA of it do as well or better on the digits than any of the three.",
+    corrected="All of it; but the raw input, which the paper does not show, classifies better than any of the three.",
     recorded=Verdict.HOLDS,
     cost=9,
 )
@@ -658,13 +660,18 @@ def figure_5(setting: Setting) -> Evidence:
         {
             "exponent_three_layers": width_law(deep.change.sel(t=100)),
             "share_diverged": float(np.isfinite(dot.diverged_at).mean()),
-            "steps_later_a_factor_e": math.nan if law is None else law,
+            **({} if law is None else {"steps_later_a_factor_e": law}),
             "trained_minus_pca": float(np.abs(wide.sel(embedding="trained") - wide.sel(embedding="pca")).values.max()),
             "iterative_minus_pca": float(
                 np.abs(wide.sel(embedding="iterative") - wide.sel(embedding="pca")).values.max()
             ),
             "iterative_lowers_the_loss_by": float(probes.iterative_gain.values.min()),
-            "pca_minus_random": float((wide.sel(embedding="pca") - wide.sel(embedding="random")).values.min()),
+            "least_minus_random": float(
+                (wide.sel(embedding=["pca", "trained", "iterative"]) - wide.sel(embedding="random")).values.min()
+            ),
+            "pixels_minus_best": float(
+                (wide.sel(embedding="pixels") - wide.sel(embedding=["pca", "trained", "iterative"])).values.min()
+            ),
             **{f"accuracy_{name}": float(wide.sel(embedding=name)[-1]) for name in wide.embedding.values},
         },
         [
@@ -673,7 +680,8 @@ def figure_5(setting: Setting) -> Evidence:
             Criterion("trained_minus_pca", "trained and PCA of C̃(0) classify alike, M ≥ 128", high=0.03),
             Criterion("iterative_minus_pca", "so does the iterative algorithm", high=0.03),
             Criterion("iterative_lowers_the_loss_by", "whose turns lower the loss below that of PCA of C̃(0)", low=1e-6),
-            Criterion("pca_minus_random", "all better than a random W", low=0.1),
+            Criterion("least_minus_random", "all three better than a random W", low=0.1),
+            Criterion("pixels_minus_best", "raw input does better than all three", low=0, role="corrected"),
         ],
         data=xr.merge(
             [
