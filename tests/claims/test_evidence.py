@@ -54,6 +54,17 @@ def test_the_rule(outcomes: dict[str, list[float]], expected: Verdict) -> None:
     assert verdict_of(**outcomes) is expected
 
 
+def test_a_failure_within_the_noise_leaves_a_claim_undecided() -> None:
+    noisy, clear = {"p": Estimate(1.2, 0.8, 1.6)}, {"p": Estimate(1.2, 1.1, 1.3)}
+    criterion = [Criterion("p", "", high=1)]
+    assert judge(noisy, criterion) is Verdict.UNDECIDED
+    assert judge(clear, criterion) is Verdict.REFUTED
+    both = [Criterion("p", "", high=1), Criterion("p", "", low=1.5, role="corrected")]
+    assert judge(noisy, both) is Verdict.UNDECIDED
+    assert judge(clear, both) is Verdict.REFUTED
+    assert judge(noisy, [Criterion("p", "", high=1.5)]) is Verdict.HOLDS  # the value decides, the interval is shown
+
+
 def test_a_criterion_holds_within_its_range_and_says_so() -> None:
     measured = {"p": Estimate(-0.8, -1.2, -0.4)}
     assert Criterion("p", "", low=-0.9, high=-0.7).holds(measured) is True  # the value decides, the interval is shown

@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             if value > 5:
                 raise KeyboardInterrupt
             return evidence(
-                {"x": Estimate(value, value - 1, value + 1), "nan": math.nan}, [Criterion("x", "small", high=1)]
+                {"x": Estimate(value, value - 0.25, value + 0.25), "nan": math.nan}, [Criterion("x", "small", high=1)]
             )
 
         return Claim(claim_id, "Paper X", f"title {claim_id}", "printed", None, Verdict.HOLDS, measure)
@@ -94,8 +94,8 @@ def test_json_says_all(calls: Calls, tmp_path: Path) -> None:
     assert holds["verdict"] == "holds"
     assert refuted["verdict"] == "refuted"
     assert refuted["recorded"] == "holds"
-    assert holds["measured"] == {"x": 0.5, "x_low": -0.5, "x_high": 1.5, "nan": None}
-    criterion = {"low": None, "high": 1, "statement": "small", "holds": True, "sure": False}  # 0.5 [-0.5, 1.5]
+    assert holds["measured"] == {"x": 0.5, "x_low": 0.25, "x_high": 0.75, "nan": None}
+    criterion = {"low": None, "high": 1, "statement": "small", "holds": True, "sure": True}
     assert holds["expected"] == {"printed": {"x": criterion}}
     assert {"id", "title", "source", "verdict", "measured", "expected", "setting", "seconds"} <= holds.keys()
 

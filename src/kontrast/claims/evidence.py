@@ -205,10 +205,11 @@ def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Ve
     """The verdict by one rule for all claims.
 
     A criterion that has no number leaves the claim undecided, and so does a correction that fails beside a printed
-    statement that holds, or a refutation without what was to be found instead: then this project is wrong. Else the
-    claim holds as printed, or as corrected, or it is refuted; and what holds but fails its informative criteria is
-    vacuous.
+    statement that holds, or a refutation without what was to be found instead: then this project is wrong. So does a
+    failure whose interval reaches into the range: more seeds or widths would tell. Else the claim holds as printed, or
+    as corrected, or it is refuted; and what holds but fails its informative criteria is vacuous.
     """
+    criteria = tuple(criteria)
     outcomes: dict[str, list[bool | None]] = {role: [] for role in get_args(Role)}
     for criterion in criteria:
         outcomes[criterion.role].append(criterion.holds(measured))
@@ -219,7 +220,9 @@ def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Ve
     as_printed = bool(outcomes["printed"]) and all(outcomes["printed"])
     as_corrected = bool(outcomes["corrected"]) and all(outcomes["corrected"])
     if not (as_printed or as_corrected):
-        return Verdict.REFUTED if all(outcomes["against"]) else Verdict.UNDECIDED
+        surely_failed = {c.role for c in criteria if not c.holds(measured) and c.is_sure(measured)}
+        tested = {role for role in ("printed", "corrected") if outcomes[role]}
+        return Verdict.REFUTED if tested <= surely_failed and all(outcomes["against"]) else Verdict.UNDECIDED
     if outcomes["corrected"] and not as_corrected:
         return Verdict.UNDECIDED
     if not all(outcomes["informative"]):

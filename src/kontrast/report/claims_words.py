@@ -11,8 +11,9 @@ from kontrast.claims import Estimate, Record, Verdict
 
 # The rule behind each verdict, in the order in which `claims.judge` asks.
 RULES = {
-    Verdict.UNDECIDED: "a criterion has no number, there is no criterion, or a correction fails where the printed "
-    "statement holds, or what was to be found against a refuted one is not",
+    Verdict.UNDECIDED: "a criterion has no number, or there is none; a correction fails where the printed statement "
+    "holds; what was to be found against a refuted one is not; or what fails has an interval that reaches into the "
+    "range",
     Verdict.REFUTED: "the statement fails a criterion as printed, and as corrected too where there is a correction",
     Verdict.VACUOUS: "it holds, as printed or as corrected, but an informative criterion fails: it says nothing at "
     "this scale",
