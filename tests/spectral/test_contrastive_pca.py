@@ -499,3 +499,14 @@ def test_a_gpu_gives_the_same(width: int) -> None:
     moved = features + 0.1 * randn(*features.shape)
     drift = contrastive_drift(moved, features, S)
     assert contrastive_drift(moved.cuda(), features.cuda(), there) == pytest.approx(drift, rel=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_another_sparse_layout_and_other_rows_are_refused() -> None:
+    features, S = randn(4, 3), torch.eye(4, dtype=torch.float64)
+    with pytest.raises(InputError, match="S must be dense or sparse in COO layout"):
+        contrastive_pca(features, S.to_sparse_csr(), 1)
+    with pytest.raises(InputError, match=r"this net takes rows \(n, 5\) of torch.float64, .*, got \(4, 3\)"):
+        pair_features(MLP(5, 6, 2, dtype=torch.float64), features)
+    with pytest.raises(InputError, match=r"got \(4, 3\) of torch.float32"):
+        pair_features(MLP(3, 6, 2, dtype=torch.float64), features.float())

@@ -78,6 +78,7 @@ class MLP(nn.Module):
         return self._evaluate(x, *self.layers(parameters))
 
     def _evaluate(self, x: Tensor, V: Sequence[Tensor], W: Tensor) -> Tensor:
+        self.check_rows(x)
         *hidden_scales, scale = self.scales
         h = x.flatten(1)
         for factor, V_l in zip(hidden_scales, V, strict=True):
@@ -85,6 +86,14 @@ class MLP(nn.Module):
             h = self.activation(a if factor == 1.0 else factor * a)
         out = h @ W
         return out if scale == 1.0 else scale * out
+
+    def check_rows(self, x: Tensor) -> None:
+        """Refuse inputs of another width or number type than the net's, before torch speaks of mat1 and mat2."""
+        if x.ndim < 2 or math.prod(x.shape[1:]) != self.d_in or x.dtype != self.output.dtype:
+            raise InputError(
+                f"this net takes rows (n, {self.d_in}) of {self.output.dtype}, or images of that many pixels, got "
+                f"{tuple(x.shape)} of {x.dtype}"
+            )
 
     def layers(self, parameters: Mapping[str, Tensor] | None = None) -> tuple[list[Tensor], Tensor]:
         """The hidden matrices [V_1, …, V_L] and W, of this net or of other `parameters` by this net's names."""

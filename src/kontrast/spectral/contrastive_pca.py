@@ -30,6 +30,7 @@ STRIP = 1024  # rows of C(t) − C(0) held at a time where the difference is for
 
 def hidden_features(net: MLP, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
     """The last hidden layer's activations φ(V x), (m, M), of the net or of other `parameters` by its names."""
+    net.check_rows(x)
     V, _ = net.layers(parameters)
     *scales, _ = net.scales
     h = x.flatten(1)
@@ -248,6 +249,8 @@ def _with_frozen(recorder: Recorder, frozen: Mapping[str, Tensor]) -> Recorder:
 
 
 def _require_match(S: Tensor, **features: Tensor) -> None:
+    if S.layout not in (torch.strided, torch.sparse_coo):
+        raise InputError(f"S must be dense or sparse in COO layout, as pair_matrix gives it, got {S.layout}")
     for name, rows in features.items():
         if rows.ndim != 2 or 0 in rows.shape or not rows.is_floating_point():
             raise InputError(

@@ -116,6 +116,7 @@ def constants_of(
         given = f"depth={net.depth}" if isinstance(net, MLP) else type(net).__name__
         raise InputError(f"paper A bounds nets with one hidden layer, MLP(depth=1), got {given}")
     require_positive(learning_rate=learning_rate, delta=delta)
+    net.check_rows(pairs.rows)
     if not bool(torch.isfinite(pairs.rows).all()):
         raise InputError("the pool holds NaN or infinite values; leave those points out")
     (V,), W = net.layers()

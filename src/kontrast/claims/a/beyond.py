@@ -45,8 +45,8 @@ from kontrast.spectral import pair_matrix
 def until_convergence(setting: Setting) -> Evidence:
     """The change late against earlier (δ = 0.01), and how ‖f‖ grows (δ = 1) under a fixed kernel and in a network."""
     widths = setting.pick(quick=(128, 256, 512, 1024), full=(256, 512, 1024, 2048), paper=(256, 1024, 4096, 8192))
-    seeds, last = setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=3000, full=10_000, paper=10_000)
-    steps = sorted({10, 30, 100, 300, 1000, 3000, last})
+    seeds, last = setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=2500, full=10_000, paper=10_000)
+    steps = [*(t for t in (10, 30, 100, 300, 1000, 3000) if t < last), last]
 
     def measure(width: int, seed: int) -> dict[str, object]:
         pairs = setting.pairs(10, seed=seed)
@@ -223,13 +223,13 @@ def variants(setting: Setting) -> Evidence:
     diverged = {key: float(data.diverged.values.mean()) for key, data in found.items()}
     laws = {key: width_law(data.change) for key, data in found.items() if diverged[key] == 0}
     on_cosine = [key for key in found if not key.endswith("_dot")]
-    worst = max((laws[key].value for key in on_cosine if key in laws), default=math.nan)
+    worst = largest(*(laws[key].value for key in on_cosine if key in laws)) if laws else math.nan
     dot = [key for key in found if key.endswith("linear_dot")]
     first = [key for key in laws if key.startswith(f"{names[0]}_")]
     return evidence(
         {
             "largest_exponent_on_cosine": worst,
-            "share_diverged_on_cosine": max(diverged[key] for key in on_cosine),
+            "share_diverged_on_cosine": largest(*(diverged[key] for key in on_cosine)),
             "share_diverged_linear_dot": min(diverged[key] for key in dot),
             **{f"exponent_{key}": law for key, law in laws.items()},
             **{f"share_diverged_{key}": share for key, share in diverged.items() if share > 0},
