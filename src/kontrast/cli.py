@@ -14,7 +14,7 @@ from kontrast import __version__
 from kontrast.errors import InputError, KontrastError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.table import Table
 
@@ -338,12 +338,10 @@ def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
                 json.dumps({**shown, "printed": claim.printed, "corrected": claim.corrected}, ensure_ascii=False)
             )
         return
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = _plain_table()
     for heading in ("claim", "statement", "recorded verdict", "source"):
         table.add_column(heading, no_wrap=heading == "claim")
     for claim in claims:
@@ -356,12 +354,10 @@ def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> Non
         for record in records:
             typer.echo(json.dumps(record.as_dict(), ensure_ascii=False))
         return
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = _plain_table()
     for heading in ("claim", "statement", "verdict", "seconds"):
         table.add_column(heading, no_wrap=heading == "claim", justify="right" if heading == "seconds" else "left")
     for record in records:
@@ -386,13 +382,11 @@ def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> Non
 
 def _corrections(records: Sequence[Record]) -> Table | None:
     """Of claims that were decided and do not simply hold, what is right; where nothing is, the statement itself."""
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from kontrast.claims import Verdict
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = _plain_table()
     table.add_column("claim", no_wrap=True)
     table.add_column("what is wrong with it as printed, and what is right")
     for record in records:
@@ -483,73 +477,57 @@ def _show(findings: Findings, page: Path, *, as_json: bool) -> None:
 
 
 def _table(found: SimilarityFindings) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from kontrast.report import COLUMNS
 
     when = f"at step {found.step}" if found.step is not None else "before any recorded step"
-    table = Table(
-        title=f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    title = f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}"
     shown = {name: COLUMNS[name] for name in TABLE}
-    table.add_column("width", justify="right", no_wrap=True)
-    for heading in (*(heading for heading, _ in shown.values()), "diverged at"):
-        table.add_column("\n".join(heading.rsplit(" ", 1)), justify="right", no_wrap=True)
-    for i, width in enumerate(found.widths):
-        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in shown.items()]
-        table.add_row(str(width), *cells, _divergence(found, i))
-    if found.exponents:
-        table.add_section()
-        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown], "")
-    return table
+    return _width_table(title, found, shown, {"diverged at": [_divergence(found, i) for i in range(len(found.widths))]})
 
 
 def _pca_table(found: PCAFindings) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from kontrast.report import PCA_COLUMNS
 
     when = f"at step {found.step}" if found.step is not None else "at no step"
-    table = Table(
-        title=f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    shown = {name: PCA_COLUMNS[name] for name in PCA_TABLE}
+    title = f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}"
+    return _width_table(title, found, {name: PCA_COLUMNS[name] for name in PCA_TABLE}, {})
+
+
+def _width_table(
+    title: str,
+    found: SimilarityFindings | PCAFindings,
+    shown: dict[str, tuple[str, Callable[[float], str]]],
+    further: dict[str, list[str]],
+) -> Table:
+    """A row a width: the means of the `shown` measures, `further` columns in words, and the exponents below."""
+    table = _plain_table(title)
     table.add_column("width", justify="right", no_wrap=True)
-    for heading, _ in shown.values():
+    for heading in (*(heading for heading, _ in shown.values()), *further):
         table.add_column("\n".join(heading.rsplit(" ", 1)), justify="right", no_wrap=True)
     for i, width in enumerate(found.widths):
         cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in shown.items()]
-        table.add_row(str(width), *cells)
+        table.add_row(str(width), *cells, *(words[i] for words in further.values()))
     if found.exponents:
         table.add_section()
-        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown])
+        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown], *("" for _ in further))
     return table
+
+
+def _plain_table(title: str | None = None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _probe_table(found: ProbeFindings) -> Table:
     """A row an embedding; of many widths some, the first and the last among them."""
-    from rich import box
-    from rich.table import Table
-
     from kontrast.report import accuracy
 
     last = len(found.widths) - 1
     n = min(last, PROBE_WIDTHS - 1)
     columns = sorted({round(k * last / n) for k in range(n + 1)}) if n else [0]
-    table = Table(
-        title=f"linear probes, test accuracy in %, {found.n_samples} samples to train and to test",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    table = _plain_table(f"linear probes, test accuracy in %, {found.n_samples} samples to train and to test")
     table.add_column("width", no_wrap=True)
     for i in columns:
         table.add_column(str(found.widths[i]), justify="right", no_wrap=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kontrast.claims import Setting, all_claims, measure, select
-from kontrast.claims.a import beyond, bounds, kernels, pca, runs
+from kontrast.claims.a import beyond, bounds, further, kernels, pca, runs
 
 QUICK = Setting(scale="quick")
 Break = Callable[[Any], Any]  # the real thing → the broken one
@@ -125,8 +125,8 @@ BROKEN: dict[str, tuple[Any, str, Break]] = {
     "A.lem17": (pca, "davis_kahan", scaled_bound(1e-3)),
     "A.pca": (pca, "contrastive_pca", smallest_eigenvalues),
     "A.rem15": (pca, "train_pca_network", wider_is_faster),
-    "A.prop18": (pca, "train", rolled_outputs),
-    "A.fig5": (pca, "contrastive_pca", smallest_eigenvalues),
+    "A.prop18": (further, "train", rolled_outputs),
+    "A.fig5": (further, "contrastive_pca", smallest_eigenvalues),
     "A.forever": (beyond, "ntk_change", growing),
     "A.closed": (beyond, "dot_product_descent", scaled_rate(0.5)),
     "A.variants": (runs, "empirical_ntk", times_a_power_of_the_width(0.75)),

@@ -21,7 +21,7 @@ from kontrast.errors import InputError
 from kontrast.linalg import fit_power_law
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP
-from kontrast.sweep import load_data
+from kontrast.sweep import generator_for, load_data
 
 Scale = Literal["quick", "full", "paper"]
 SCALES: tuple[Scale, ...] = ("quick", "full", "paper")
@@ -33,8 +33,8 @@ class Setting:
     """What decides the numbers of a verification beside the code.
 
     Attributes:
-        scale: "quick" (seconds a claim), "full" (the setting behind the expected numbers) or "paper" (1000 samples,
-            widths to 8192 and more, 500 steps; for a GPU).
+        scale: "quick" (seconds a claim), "full" (the setting behind the expected numbers) or "paper" (widths to
+            8192 and more, 500 steps, 1000 samples for its figures; for a GPU).
         device: where tensors live.
         n_seeds: runs that are averaged; each claim has its own default.
         data: data sets by name or file; the first serves every claim, the others those that compare data.
@@ -119,8 +119,7 @@ def loss_of(similarity: str, link: str = "linear", *, delta: float = 0.01, tempe
 
 def generator(purpose: str, *key: int) -> torch.Generator:
     """A generator for one purpose and key: independent streams for different ones."""
-    state = np.random.SeedSequence([zlib.crc32(purpose.encode()), *key]).generate_state(1)[0]
-    return torch.Generator().manual_seed(int(state))
+    return generator_for(zlib.crc32(purpose.encode()), *key)
 
 
 def sweep(

@@ -21,10 +21,10 @@ class Repeatable(Protocol):
 
     @property
     def state(self) -> list[Tensor] | None:
-        """The tensors that a step changes, or None where no two steps are alike."""
+        """The tensors that a step changes in place; None where no two steps are alike (mini-batches)."""
 
     def loss(self) -> Tensor:
-        """The loss at the current point."""
+        """The loss at the current point, of this step's batch."""
 
     def update(self) -> None:
         """Make the step."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from kontrast._types import Tensor
-from kontrast.dynamics.replay import capture
+from kontrast.dynamics.replay import Repeatable, capture
 from kontrast.errors import InputError
 from kontrast.nets import Parameters
 
@@ -34,6 +34,15 @@ class Snapshot:
 
 
 Recorder = Callable[[Snapshot], Tensor | float]
+
+
+def distance_from(start: Mapping[str, Tensor]) -> Recorder:
+    """‖θ(t) − θ(0)‖ over all parameters, for θ(0) = `start`."""
+
+    def distance(now: Snapshot) -> Tensor:
+        return torch.stack([(now.parameters[name] - p).pow(2).sum() for name, p in start.items()]).sum().sqrt()
+
+    return distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,21 +95,11 @@ class Tape:
         )
 
 
-class Stepper(Protocol):
+class Stepper(Repeatable, Protocol):
     """A point that descends: the loss there, the gradient's norm, and one step."""
-
-    @property
-    def state(self) -> list[Tensor] | None:
-        """The tensors that a step changes in place; None where no two steps are alike (mini-batches)."""
-
-    def loss(self) -> Tensor:
-        """The loss at the current point, of this step's batch."""
 
     def gradient_norm(self) -> float:
         """The norm of that loss's gradient."""
-
-    def update(self) -> None:
-        """Make the step."""
 
     def snapshot(self, step: int) -> Snapshot:
         """The current point, for recorders."""

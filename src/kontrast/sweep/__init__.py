@@ -12,7 +12,8 @@ from kontrast.sweep.findings import (
 from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict
 from kontrast.sweep.pca_view import PCA_MEASURES
 from kontrast.sweep.probe_findings import Gain, ProbeFindings
-from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, linear_probe
+from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, input_embeddings, linear_probe
+from kontrast.sweep.records import generator_for, padded
 from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare, require_contrast
 from kontrast.sweep.store import Store, write_atomic
 from kontrast.sweep.study import MEASURES, consolidate, measure, run_study
@@ -41,9 +42,12 @@ __all__ = [
     "data_digest",
     "default_workers",
     "find",
+    "generator_for",
+    "input_embeddings",
     "linear_probe",
     "load_data",
     "measure",
+    "padded",
     "parse_cell",
     "prepare",
     "require_contrast",

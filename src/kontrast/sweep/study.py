@@ -22,6 +22,7 @@ from kontrast.dynamics import (
     Status,
     Trajectory,
     contrastive_problem,
+    distance_from,
     fixed_kernel_descent,
     gradient_descent,
 )
@@ -221,12 +222,9 @@ def _gap_recorder(twin: Trajectory) -> Recorder:
 
 
 def _movement_recorders(start: Parameters, outputs: Tensor, anchor: Tensor) -> dict[str, Recorder]:
-    def parameter_move(now: Snapshot) -> Tensor:
-        return torch.stack([(now.parameters[name] - p).pow(2).sum() for name, p in start.items()]).sum().sqrt()
-
     return {
         "output_move": lambda now: float((now.outputs - outputs).norm() / outputs.norm()),
-        "parameter_move": parameter_move,
+        "parameter_move": distance_from(start),
         "effective_rank": lambda now: effective_rank(now.outputs[anchor]),
         "spread": lambda now: relative_spread(now.outputs[anchor]),
     }

@@ -5,6 +5,7 @@
 from kontrast.claims.a import kernels
 from kontrast.claims.a import bounds
 from kontrast.claims.a import pca
+from kontrast.claims.a import further
 from kontrast.claims.a import beyond
 
-__all__ = ["beyond", "bounds", "kernels", "pca"]
+__all__ = ["beyond", "bounds", "further", "kernels", "pca"]

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from kontrast._types import Tensor
-from kontrast.claims.a.runs import RATE, dot_rate, ntk_change, padded, probes_of, step_panel, train, width_panel
+from kontrast.claims.a.runs import RATE, dot_rate, ntk_change, probes_of, step_panel, train, width_panel
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep, width_law
@@ -30,6 +30,7 @@ from kontrast.linalg import fit_power_law
 from kontrast.losses import info_nce, nt_xent, supcon
 from kontrast.nets import MLP
 from kontrast.spectral import pair_matrix
+from kontrast.sweep import padded
 
 
 @claim(
@@ -107,7 +108,7 @@ def until_convergence(setting: Setting) -> Evidence:
                 ),
             ),
         ],
-        setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "n_seeds": len(seeds)},
+        setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE},
     )
 
 
@@ -249,7 +250,7 @@ def variants(setting: Setting) -> Evidence:
             ),
             width_panel("NTK change by data, linear loss", {name: found[f"{name}_linear"].change for name in names}),
         ],
-        setting={"n_samples": n_samples, "d_out": 10, "n_steps": n_steps, "n_seeds": len(seeds), "data": names},
+        setting={"n_samples": n_samples, "d_out": 10, "n_steps": n_steps, "data": names},
     )
 
 

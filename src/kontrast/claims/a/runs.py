@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 import xarray as xr
 from numpy.typing import ArrayLike
 
@@ -14,10 +13,20 @@ from kontrast._types import Tensor
 from kontrast.claims.evidence import Curve, Panel, curve
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
 from kontrast.data import Pairs
-from kontrast.dynamics import Problem, Recorder, Snapshot, Status, Trajectory, contrastive_problem, gradient_descent
+from kontrast.dynamics import (
+    Problem,
+    Recorder,
+    Snapshot,
+    Status,
+    Trajectory,
+    contrastive_problem,
+    distance_from,
+    gradient_descent,
+)
 from kontrast.kernels import empirical_ntk
 from kontrast.linalg import LogLaw, fit_log_law
 from kontrast.nets import MLP, parameters_of, pure_function
+from kontrast.sweep import padded
 
 RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
 DELTA = 0.01
@@ -58,16 +67,6 @@ def ntk_change(net: MLP, probes: Tensor) -> Recorder:
 
     def change(now: Snapshot) -> Tensor:
         return (empirical_ntk(net, probes, parameters=now.parameters) - start).abs().max()
-
-    return change
-
-
-def weight_change(net: MLP) -> Recorder:
-    """‖θ(t) − θ(0)‖."""
-    start = parameters_of(net)
-
-    def change(now: Snapshot) -> Tensor:
-        return torch.stack([(now.parameters[name] - p).pow(2).sum() for name, p in start.items()]).sum().sqrt()
 
     return change
 
@@ -151,7 +150,7 @@ def cosine_drift(
             contrastive_problem(pairs, loss_of("cosine", link, delta=DELTA)),
             n_steps=n_steps,
             record_at=steps,
-            recorders={"change": ntk_change(net, probes_of(pairs)), "weights_moved": weight_change(net)},
+            recorders={"change": ntk_change(net, probes_of(pairs)), "weights_moved": distance_from(parameters_of(net))},
         )
         return {name: padded(values, len(steps)) for name, values in run.records.items()}
 
@@ -187,14 +186,6 @@ def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:
     """A dashed power law through the first point."""
     x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     return curve(label, x_, y_[0] * (x_ / x_[0]) ** exponent, "dashed")
-
-
-def padded(values: Tensor | None, length: int) -> np.ndarray:
-    """A record on the common axis; NaN at the steps that a diverged run never reached."""
-    row = np.full(length, np.nan)
-    if values is not None:
-        row[: len(values)] = values.double().numpy()
-    return row
 
 
 def log_steps(last: int, count: int = 16) -> list[int]:
