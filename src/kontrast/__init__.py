@@ -24,6 +24,7 @@ _SUBPACKAGES = (
     "dynamics",
     "spectral",
     "theory",
+    "estimators",
     "sweep",
     "claims",
     "report",

@@ -7,27 +7,31 @@
     anchor, positive, negative = pairs.split(net(pairs.rows))   # (n, z), (n, P, z), (n, Q, z)
 """
 
+from kontrast.data.conventions import ImageShape, channels_first
 from kontrast.data.datasets import Dataset, half_moons, load
-from kontrast.data.pairs import Pairs, make_pairs
-from kontrast.data.views import (
-    Compose,
-    GaussianNoise,
-    HorizontalFlip,
-    RandomResizedCrop,
-    View,
-    default_view,
-    parse_view,
-)
+from kontrast.data.image_views import Affine, Brightness, Contrast, Grey, HorizontalFlip, RandomResizedCrop
+from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
+from kontrast.data.row_views import GaussianNoise, Masking, Mixup
+from kontrast.data.views import Compose, View, default_view, parse_view
 
 __all__ = [
+    "Affine",
+    "Brightness",
     "Compose",
+    "Contrast",
     "Dataset",
     "GaussianNoise",
+    "Grey",
     "HorizontalFlip",
+    "ImageShape",
+    "Masking",
+    "Mixup",
     "Pairs",
     "RandomResizedCrop",
     "View",
+    "channels_first",
     "default_view",
+    "draw_negatives",
     "half_moons",
     "load",
     "make_pairs",

@@ -33,7 +33,7 @@ def samples_to_tensor(array: Array, *, source: str, image_shape: ImageShape | No
             f"{source} holds samples of shape {array.shape}; it must be (n, d), (n, h, w), (n, h, w, c) or "
             "(n, c, h, w), without a zero"
         )
-    x = torch.from_numpy(_native(_channels_first(array, source=source, image_shape=image_shape)))
+    x = torch.from_numpy(_native(channels_first(array, source=source, image_shape=image_shape)))
     is_pixels = array.dtype == np.uint8 or (
         array.dtype.kind in "iu" and x.dim() == 4 and array.min() >= 0 and array.max() <= 255
     )
@@ -60,7 +60,7 @@ def labels_to_tensor(array: Array, *, source: str, n_samples: int) -> Tensor:
     return torch.from_numpy(flat.astype(np.int64))
 
 
-def _channels_first(array: Array, *, source: str, image_shape: ImageShape | None) -> Array:
+def channels_first(array: Array, *, source: str, image_shape: ImageShape | None) -> Array:
     """(n, d) as it is, everything else as (n, c, h, w); a given image shape splits rows and must fit images."""
     if array.ndim == 3:
         array = array[:, None]

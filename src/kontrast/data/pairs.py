@@ -143,9 +143,14 @@ def make_pairs(
     if negatives == "all":
         weight = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
         return Pairs(pool, anchor, positive, anchor[None, :], weight)
-    others = _distinct(n, n_negatives, below=n - 1, generator=generator).to(x.device)
-    negative = others + (others >= anchor[:, None])  # 0..n-2 skips over the anchor itself
-    return Pairs(pool, anchor, positive, negative)
+    return Pairs(pool, anchor, positive, draw_negatives(n, n_negatives, generator=generator).to(x.device))
+
+
+def draw_negatives(n: int, n_negatives: int, *, generator: torch.Generator) -> Tensor:
+    """For each of n samples `n_negatives` distinct others, drawn uniformly: their numbers, (n, n_negatives)."""
+    _count_negatives(n_negatives, n_others=n - 1)
+    others = _distinct(n, n_negatives, below=n - 1, generator=generator)
+    return others + (others >= torch.arange(n, device=others.device)[:, None])  # 0..n-2 skips over the sample itself
 
 
 def _count_negatives(negatives: int | str, *, n_others: int) -> int:

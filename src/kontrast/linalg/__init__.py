@@ -6,6 +6,7 @@ from kontrast.linalg.eigen import (
     SpectralNorm,
     extreme_eigenvalues,
     fix_signs,
+    largest_eigenpairs,
     spectral_norm,
     top_eigenpairs,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "grassmann_tangent",
     "kernel_alignment",
     "kernel_drift",
+    "largest_eigenpairs",
     "log_marginal_likelihood",
     "orthonormality_error",
     "participation_ratio",

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from scipy.linalg import eigh as scipy_eigh
 
 from kontrast._types import Tensor
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
 
 DENSE_BELOW = 1000  # a matrix of no more rows is decomposed whole, in 0.2 s on one core
+DIRECT_BELOW = 4000  # n up to which some eigenpairs of a given matrix are found directly on a CPU, in 15 s at most
 DENSE_LIMIT = 30_000  # LAPACK's 32-bit workspace overflows near n = 32,000 on the CPU
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 TOLERANCE_IN_METRIC = {torch.float64: 1e-8, torch.float32: 1e-4}  # about √eps: K's norm squares its rounding
@@ -142,6 +144,25 @@ def extreme_eigenvalues(
         largest, smallest = float(top.values[0]), -float(low.values[0])
         residual = max(float(top.residuals[0]), float(low.residuals[0]))
     return ExtremeEigenvalues(largest, smallest, residual * max(abs(largest), abs(smallest)))
+
+
+def largest_eigenpairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest eigenvalues of a matrix's symmetric part, descending (all there are, if fewer), and their vectors.
+
+    Direct for every matrix on a GPU and up to n = 4000 on a CPU, where LAPACK's syevr finds the k alone in a quarter of
+    the time of all; block Lanczos beyond.
+    """
+    n = len(matrix)
+    symmetric = (matrix + matrix.mT) / 2
+    if symmetric.is_cpu and n > DIRECT_BELOW and not _is_small(as_operator(symmetric), k):
+        top = top_eigenpairs(symmetric, k)
+        return top.values, top.vectors
+    if symmetric.is_cpu and 2 * k < n:
+        some = scipy_eigh(symmetric.numpy(), subset_by_index=(n - k, n - 1), check_finite=False, overwrite_a=True)
+        values, vectors = map(torch.from_numpy, some)
+    else:
+        values, vectors = torch.linalg.eigh(symmetric)
+    return values.flip(0)[:k], vectors.flip(1)[:, :k]
 
 
 def fix_signs(vectors: Tensor) -> Tensor:

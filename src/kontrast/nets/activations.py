@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -36,6 +37,11 @@ class Activation:
     def __repr__(self) -> str:
         return f"Activation({self.name!r})"
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled by name where there is one: lambdas cannot be."""
+        named = self.name in ACTIVATIONS or self.name.startswith("leaky_relu:")
+        return (activation_from, (self.name,)) if named else super().__reduce__()
+
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # standard normal density at 0
 _ERF_SLOPE = 2 / math.sqrt(math.pi)  # erf'(0)
@@ -65,7 +71,7 @@ def leaky_relu(slope: float = 0.01) -> Activation:
     if not 0 <= slope <= 1:
         raise InputError(f"leaky_relu needs a slope between 0 and 1, got {slope}")
     return Activation(
-        name="leaky_relu" if slope == 0.01 else f"leaky_relu:{slope:g}",
+        name="leaky_relu" if slope == 0.01 else f"leaky_relu:{slope!r}",
         value=lambda a: F.leaky_relu(a, slope),
         first=lambda a: torch.where(a > 0, torch.ones_like(a), slope),
         second=torch.zeros_like,

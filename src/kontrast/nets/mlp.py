@@ -80,11 +80,7 @@ class MLP(nn.Module):
     def _evaluate(self, x: Tensor, V: Sequence[Tensor], W: Tensor) -> Tensor:
         self.check_rows(x)
         *hidden_scales, scale = self.scales
-        h = x.flatten(1)
-        for factor, V_l in zip(hidden_scales, V, strict=True):
-            a = h @ V_l.mT
-            h = self.activation(a if factor == 1.0 else factor * a)
-        out = h @ W
+        out = hidden_activations(x.flatten(1), V, hidden_scales, self.activation) @ W
         return out if scale == 1.0 else scale * out
 
     def check_rows(self, x: Tensor) -> None:
@@ -110,6 +106,15 @@ class MLP(nn.Module):
         return (
             f"{self.d_in} → {self.depth} × {self.width} → {self.d_out}, {self.activation.name}, {self.parametrization}"
         )
+
+
+def hidden_activations(x: Tensor, V: Sequence[Tensor], scales: Sequence[float], activation: Activation) -> Tensor:
+    """φ(s_L V_L … φ(s_1 V_1 x)) of rows x (n, d)."""
+    h = x
+    for factor, V_l in zip(scales, V, strict=True):
+        a = h @ V_l.mT
+        h = activation(a if factor == 1.0 else factor * a)
+    return h
 
 
 def check_shape(d_in: int, width: int, d_out: int, *, depth: int, parametrization: str) -> None:

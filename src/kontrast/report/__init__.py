@@ -15,12 +15,13 @@ from kontrast.report.figures import plates
 from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
 from kontrast.report.svg import to_png, to_svg
 from kontrast.report.template import PAGE
+from kontrast.report.view_examples import write_view_examples
 from kontrast.sweep import Findings, write_atomic
 
 if TYPE_CHECKING:
     from kontrast.claims import Record
 
-__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report"]
+__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report", "write_view_examples"]
 
 
 def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:

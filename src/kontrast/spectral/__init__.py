@@ -1,4 +1,4 @@
-"""Spectra: contrastive PCA, the closed form of paper A's networks, and whether a representation has collapsed."""
+"""Spectra: contrastive PCA at finite and infinite width, its whitened form, and whether a representation collapsed."""
 
 from kontrast.spectral.alternating import Alternation, alternating_pca
 from kontrast.spectral.collapse import effective_rank, relative_spread
@@ -14,22 +14,45 @@ from kontrast.spectral.contrastive_pca import (
     row_difference,
     train_pca_network,
 )
+from kontrast.spectral.kernel_pca import (
+    CosineKernel,
+    GaussianKernel,
+    Kernel,
+    KernelFeatures,
+    NetworkKernel,
+    kernel_contrastive_pca,
+    nystrom_features,
+)
+from kontrast.spectral.moments import PairMoments, ViewMoments
 from kontrast.spectral.pair_matrix import pair_matrix
+from kontrast.spectral.whitened import WhitenedSolution, require_positive_values, spectral_contrastive
 
 __all__ = [
     "Alternation",
+    "CosineKernel",
+    "GaussianKernel",
+    "Kernel",
+    "KernelFeatures",
+    "NetworkKernel",
     "PCASolution",
+    "PairMoments",
+    "ViewMoments",
+    "WhitenedSolution",
     "alternating_pca",
     "contrastive_drift",
     "contrastive_matrix",
     "contrastive_pca",
     "effective_rank",
     "hidden_features",
+    "kernel_contrastive_pca",
+    "nystrom_features",
     "orthonormal_start",
     "pair_features",
     "pair_matrix",
     "pca_network",
     "relative_spread",
+    "require_positive_values",
     "row_difference",
+    "spectral_contrastive",
     "train_pca_network",
 ]

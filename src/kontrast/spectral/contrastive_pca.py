@@ -12,15 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.linalg import eigh as scipy_eigh
 
 from kontrast._types import Tensor
 from kontrast.data import Pairs
 from kontrast.dynamics import Recorder, Snapshot, Trajectory, contrastive_problem, gradient_descent
 from kontrast.errors import InputError
-from kontrast.linalg import fix_signs, qr_retraction, top_eigenpairs
+from kontrast.linalg import fix_signs, largest_eigenpairs, qr_retraction, top_eigenpairs
 from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear
-from kontrast.nets import MLP, Parameters, PureFunction, parameters_of
+from kontrast.nets import MLP, Parameters, PureFunction, hidden_activations, parameters_of
 
 EXACT_BELOW = 4000  # min(m, M) up to which C is decomposed exactly; (3000, 8192) takes 4 s on two cores
 DENSE_POOL = 8192  # a pair matrix of no more rows may be filled up with zeros (512 MB) where that multiplies faster
@@ -32,12 +31,7 @@ def hidden_features(net: MLP, x: Tensor, parameters: Mapping[str, Tensor] | None
     """The last hidden layer's activations φ(V x), (m, M), of the net or of other `parameters` by its names."""
     net.check_rows(x)
     V, _ = net.layers(parameters)
-    *scales, _ = net.scales
-    h = x.flatten(1)
-    for factor, V_l in zip(scales, V, strict=True):
-        a = h @ V_l.mT
-        h = net.activation(a if factor == 1.0 else factor * a)
-    return h
+    return hidden_activations(x.flatten(1), V, net.scales[:-1], net.activation)
 
 
 def pair_features(
@@ -323,7 +317,7 @@ def _require_nonzero(matrix: Tensor, noise: float) -> None:
 def _from_matrix(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tensor, Tensor]:
     C = features.mT @ _product(S, features)
     _require_nonzero(C, noise)
-    return _largest(C, k + 1)
+    return largest_eigenpairs(C, k + 1)
 
 
 def _from_triangle(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -333,26 +327,13 @@ def _from_triangle(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[T
     R = reflectors[:m].triu()
     T = R @ _product(S, R.mT)
     _require_nonzero(T, noise)
-    inside, u = _largest(T, k + 1)
+    inside, u = largest_eigenpairs(T, k + 1)
     zeros = min(k + 1, M - m)
     values, order = torch.cat([inside, inside.new_zeros(zeros)]).sort(descending=True, stable=True)
     coefficients = u.new_zeros(M, len(order))  # in Q's columns: the features' span first, then its complement
     coefficients[:m, : len(inside)] = u
     coefficients[m : m + zeros, len(inside) :].fill_diagonal_(1.0)
     return values, torch.ormqr(reflectors, tau, coefficients[:, order[:k]].contiguous())
-
-
-def _largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest eigenvalues of the symmetric part, descending (all there are, if fewer), and their vectors."""
-    n = len(matrix)
-    symmetric = (matrix + matrix.mT) / 2
-    if symmetric.is_cpu and 2 * k < n:
-        # LAPACK's syevr for these alone takes a quarter of the time of all.
-        some = scipy_eigh(symmetric.numpy(), subset_by_index=(n - k, n - 1), check_finite=False, overwrite_a=True)
-        values, vectors = map(torch.from_numpy, some)
-    else:
-        values, vectors = torch.linalg.eigh(symmetric)
-    return values.flip(0)[:k], vectors.flip(1)[:, :k]
 
 
 def _by_lanczos(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tensor, Tensor, float]:

@@ -1,0 +1,232 @@
+"""Views of images (n, c, h, w): where a pixel comes from (crop, flip, affine) and what its value is (the others)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kontrast.data.view_checks import a_sample, require_between, require_images, uniform, written
+from kontrast.errors import InputError
+
+IMAGES_AT_ONCE = 1024  # a crop's float64 copy and grid take 32 bytes a pixel; in slices they stay small
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A random box of each image, resampled bilinearly to the full size.
+
+    A box covers a share of the image uniform in `area`. `ratio` is its width over its height relative to the image's
+    own, log-uniform, so the full image has ratio 1 whatever its shape; a side that would stick out is cut to the
+    image's. The place is uniform among those inside the image. Boxes need not lie on whole pixels.
+    """
+
+    area: tuple[float, float] = (0.5, 1.0)
+    ratio: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _require_range("area", self.area, largest=1.0)
+        _require_range("ratio", self.ratio, largest=math.inf)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """A fresh box of each image."""
+        require_images(x, "crop")
+        u = uniform(len(x), 4, generator=generator, device=x.device)
+        area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
+        log_ratio = math.log(self.ratio[0]) + math.log(self.ratio[1] / self.ratio[0]) * u[:, 1]
+        sides = torch.stack([area.log() + log_ratio, area.log() - log_ratio], dim=1).div(2).exp().clamp(max=1.0)  # w, h
+        centres = (1 - sides) * (2 * u[:, 2:] - 1)  # in [-1, 1], the coordinates of affine_grid
+        # float64 throughout: float32 coordinates are off by 3e-6 pixel values at 28×28, and more for larger images
+        boxes = torch.cat([torch.diag_embed(sides), centres[:, :, None]], dim=2)  # (n, 2, 3)
+        slices = zip(torch.split(x, IMAGES_AT_ONCE), torch.split(boxes, IMAGES_AT_ONCE), strict=True)
+        return torch.cat([_resample(images.double(), box).to(x.dtype) for images, box in slices])
+
+    def __str__(self) -> str:
+        bounds = self.area if self.ratio == (1.0, 1.0) else (*self.area, *self.ratio)
+        return f"crop:{written(*bounds)}"
+
+
+@dataclass(frozen=True)
+class HorizontalFlip:
+    """Each image mirrored left to right with a probability of its own draw."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_between("flip probability", self.probability, 0, 1, write="flip:0.5")
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each image or its mirror image."""
+        require_images(x, "flip")
+        u = uniform(len(x), generator=generator, device=x.device)
+        return torch.where((u < self.probability)[:, None, None, None], x.flip(3), x)
+
+    def __str__(self) -> str:
+        return f"flip:{written(self.probability)}"
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Each image scaled and turned about its centre, then shifted: p ↦ s R p + t, in one bilinear resampling.
+
+    The angle is uniform in ±`rotation` degrees, the shift in ±`shift` of the side along each axis, the factor s in
+    1 ± `scale`. Angles are true in pixels for images of any shape. What comes from outside the image is zero, the
+    background of digits. Coordinates have the number type of x (half floats: float32), so in float32 a strength of 0
+    gives the image back up to some 1e-7 of its side times the steps between neighbouring pixels, not to the bit.
+    """
+
+    rotation: float = 15.0
+    shift: float = 0.05
+    scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        write = "affine:15,0.05,0.1 (rotation in degrees, shift, scale)"
+        require_between("affine rotation", self.rotation, 0, 180, write=write)
+        require_between("affine shift", self.shift, 0, 1, write=write)
+        require_between("affine scale", self.scale, 0, 0.99, write=write)  # a factor of 0 leaves no image
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each image under a fresh map."""
+        require_images(x, "affine")
+        u = 2 * uniform(len(x), 4, generator=generator, device=x.device) - 1
+        return _moved(
+            x, degrees=self.rotation * u[:, 0], shifts=self.shift * u[:, 1:3], factors=1 + self.scale * u[:, 3]
+        )
+
+    def __str__(self) -> str:
+        return f"affine:{written(self.rotation, self.shift, self.scale)}"
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """Each image times a number of its own, uniform in 1 ± `strength`.
+
+    Values are not clamped to [0, 1]: standardised images have other limits, and a clamped pixel has no gradient.
+    """
+
+    strength: float = 0.4
+
+    def __post_init__(self) -> None:
+        require_between("brightness strength", self.strength, 0, 1, write="brightness:0.4")
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each image, brighter or darker."""
+        require_images(x, "brightness")
+        return x * a_sample(1 + _plus_minus(self.strength, x, generator), x)
+
+    def __str__(self) -> str:
+        return f"brightness:{written(self.strength)}"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Each image's distance from its mean grey value times a number of its own, uniform in 1 ± `strength`.
+
+    The mean grey value is one number an image, the mean luminance of three channels and the plain mean of any other
+    count. Values are not clamped, as for `Brightness`.
+    """
+
+    strength: float = 0.4
+
+    def __post_init__(self) -> None:
+        require_between("contrast strength", self.strength, 0, 1, write="contrast:0.4")
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each image, harder or softer."""
+        require_images(x, "contrast")
+        u = a_sample(_plus_minus(self.strength, x, generator), x)
+        channels = x.mean(dim=(2, 3), keepdim=True)
+        mean = _luminance(channels) if x.shape[1] == 3 else channels.mean(dim=1, keepdim=True)
+        return x + u * (x - mean)  # mean + (1 + u)(x - mean), and x to the bit where u = 0
+
+    def __str__(self) -> str:
+        return f"contrast:{written(self.strength)}"
+
+
+@dataclass(frozen=True)
+class Grey:
+    """Each colour image without its colours, the luminance in every channel, with a probability of its own draw.
+
+    Images of one channel are grey already and stay as they are.
+    """
+
+    probability: float = 0.2
+
+    def __post_init__(self) -> None:
+        require_between("grey probability", self.probability, 0, 1, write="grey:0.2")
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each image or its grey values."""
+        require_images(x, "grey")
+        if x.shape[1] not in (1, 3):
+            raise InputError(
+                f"the view grey needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
+                "leave grey out of the view, or pass x[:, :3] where the first three are the colours"
+            )
+        u = uniform(len(x), generator=generator, device=x.device)  # drawn for one channel too: later views stay alike
+        grey = _luminance(x) if x.shape[1] == 3 else x
+        return torch.where((u < self.probability)[:, None, None, None], grey, x)
+
+    def __str__(self) -> str:
+        return f"grey:{written(self.probability)}"
+
+
+def _moved(x: Tensor, *, degrees: Tensor, shifts: Tensor, factors: Tensor) -> Tensor:
+    """Images turned anticlockwise by `degrees` (n,) and enlarged by `factors` (n,), then shifted right and down.
+
+    `shifts` (n, 2) are parts of the width and of the height; all three come in float64.
+    """
+    height, width = x.shape[2:]
+    angle = degrees.deg2rad()
+    cos, sin = angle.cos() / factors, angle.sin() / factors
+    # A pixel p of the view shows the image at R^T (p - t) / s. Here p runs over [-1, 1] along both sides, the
+    # coordinates of grid_sample; there a turn mixes the sides in the ratio of their lengths.
+    turn = torch.stack([cos, -sin * height / width, sin * width / height, cos], dim=1).view(-1, 2, 2)
+    start = -(turn @ (2 * shifts)[:, :, None])
+    maps = torch.cat([turn, start], dim=2).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    slices = zip(torch.split(x, IMAGES_AT_ONCE), torch.split(maps, IMAGES_AT_ONCE), strict=True)
+    return torch.cat([_moved_slice(images, some) for images, some in slices])
+
+
+def _moved_slice(x: Tensor, maps: Tensor) -> Tensor:
+    if x.numel() == 0:  # grid_sample refuses it
+        return x
+    across, down = (
+        (2 * torch.arange(size, dtype=maps.dtype, device=x.device) + 1 - size) / size
+        for size in (x.shape[3], x.shape[2])
+    )
+    # Plain products, five times as fast as affine_grid's batched matrix products, and never in TF32 on a GPU.
+    by_column, by_row, start = maps[..., None].unbind(2)  # (n, 2, 1) each
+    grid = (by_column * across)[:, :, None, :] + (by_row * down + start)[..., None]  # (n, 2, h, w)
+    seen = F.grid_sample(x.to(maps.dtype), grid.permute(0, 2, 3, 1), padding_mode="zeros", align_corners=False)
+    return seen.to(x.dtype)
+
+
+def _resample(x: Tensor, boxes: Tensor) -> Tensor:
+    """Boxes (n, 2, 3), as `affine_grid` takes them, of images x at the size of x; beyond the border, the border."""
+    if len(x) == 0:  # affine_grid refuses an empty batch
+        return x
+    grid = F.affine_grid(boxes, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _plus_minus(strength: float, x: Tensor, generator: torch.Generator) -> Tensor:
+    """One number an image, uniform in ±strength."""
+    return strength * (2 * uniform(len(x), generator=generator, device=x.device) - 1)
+
+
+def _luminance(x: Tensor) -> Tensor:
+    """(n, 3, h, w) to (n, 1, h, w)."""
+    red, green, blue = (weight * x[:, k : k + 1] for k, weight in enumerate(LUMINANCE))
+    return red + green + blue
+
+
+def _require_range(name: str, bounds: tuple[float, float], *, largest: float) -> None:
+    low, high = bounds
+    if not (0 < low <= high <= largest and math.isfinite(high)):
+        limits = f"0 < low <= high{' <= 1' if largest == 1 else ''}"
+        raise InputError(f"crop {name} must satisfy {limits}, got {low} and {high}; the default is crop:0.5,1.0")

@@ -1,0 +1,179 @@
+"""What the two estimators share: options checked before any work, `transform`, and files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from kontrast._types import Tensor
+from kontrast.data import Affine, GaussianNoise, View, parse_view
+from kontrast.errors import InputError
+from kontrast.estimators.features import FeatureOptions
+from kontrast.estimators.samples import Samples, read_samples
+from kontrast.nets import FeatureMap
+from kontrast.spectral import Kernel, KernelFeatures, nystrom_features
+
+BATCH_ENTRIES = 2**25  # features of a batch: the same on every device, so that views are the same
+TRANSFORM_ENTRIES = {"cpu": 2**25, "cuda": 2**30}
+LANDMARKS = 2048
+
+
+class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear head over frozen features, found in closed form; f(x) = W^T (φ(x) − μ).
+
+    Attributes:
+        components_: W^T, (n_components, M), of features or, at infinite width, of kernel columns.
+        eigenvalues_: (n_components,), descending.
+        mean_: μ (M,), or None where the objective does not centre.
+        features_: the frozen feature map.
+        kernel_error_: at infinite width by landmarks, the share of the kernel's diagonal over the samples that they
+            leave out; 0 where the kernel is exact, None at finite width.
+        n_features_in_: the number of values in a sample.
+    """
+
+    n_components: int
+    width: float
+    features: Any
+    activation: Any
+    depth: int
+    similarity: str
+    delta: float
+    views: Any
+    image_shape: Any
+    n_landmarks: int | None
+    device: str | None
+    dtype: str | None
+    random_state: Any
+    progress: bool
+
+    features_: FeatureMap
+    components_: np.ndarray[Any, Any]
+    eigenvalues_: np.ndarray[Any, Any]
+    mean_: np.ndarray[Any, Any] | None
+    kernel_error_: float | None
+
+    def transform(self, X: Any) -> Any:
+        """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
+        check_is_fitted(self, "components_")
+        samples = self._samples(X, reset=False, device=str(self._frame.device), dtype=_word(self._frame.dtype))
+        rows = max(1, TRANSFORM_ENTRIES[self._frame.device.type] // len(self._frame))
+        out = torch.empty(len(samples), self._frame.shape[1], dtype=self._frame.dtype, device=self._frame.device)
+        for batch in samples.batches(rows):
+            # (φ − μ) W, subtracted before the product: after it, a large mean would leave its rounding behind.
+            phi = self.features_(samples[batch])
+            out[batch] = (phi if self._centre is None else phi - self._centre) @ self._frame
+        return out.to(X.device) if isinstance(X, Tensor) else out.cpu().numpy()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted model to an .npz file without pickles; `load_model` reads it."""
+        from kontrast.estimators.model_files import save_model
+
+        return save_model(self, path)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _options(self) -> FeatureOptions:
+        """All options that need no data, checked."""
+        k = self.n_components
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"n_components must be a whole number of at least 1, got {k!r}")
+        if self.n_landmarks is not None and (
+            isinstance(self.n_landmarks, bool) or not isinstance(self.n_landmarks, int) or self.n_landmarks < 1
+        ):
+            raise InputError(f"n_landmarks must be a whole number of at least 1, or None, got {self.n_landmarks!r}")
+        if not (self.views == "auto" or isinstance(self.views, str) or callable(self.views)):
+            raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
+        if isinstance(self.views, str) and self.views != "auto":
+            parse_view(self.views)
+        return FeatureOptions(self.features, self.width, self.activation, self.depth, self.similarity, self.delta)
+
+    def _samples(
+        self, X: Any, *, reset: bool, min_samples: int = 1, device: str | None = None, dtype: str | None = None
+    ) -> Samples:
+        return read_samples(
+            self,
+            X,
+            reset=reset,
+            image_shape=self.image_shape,
+            device=self.device if device is None else device,
+            dtype=self.dtype if dtype is None else dtype,
+            min_samples=min_samples,
+        )
+
+    def _view(self, samples: Samples) -> View:
+        if self.views == "auto":
+            return Affine() if samples.is_image else GaussianNoise(0.1)
+        return parse_view(self.views) if isinstance(self.views, str) else self.views
+
+    def _generator(self) -> torch.Generator:
+        """A stream of its own; None counts as 0, so that the same call gives the same numbers."""
+        state = self.random_state
+        if isinstance(state, np.random.RandomState):
+            seed = int(state.randint(2**31))
+        elif state is None or isinstance(state, int | np.integer):
+            seed = int(state or 0)
+        else:
+            check_random_state(state)  # says what is allowed
+            raise InputError(f"random_state must be a whole number, a RandomState or None, got {state!r}")
+        if not 0 <= seed < 2**63:
+            raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
+        return torch.Generator().manual_seed(seed)
+
+    def _landmark_features(
+        self, kernel: Kernel, samples: Samples, view: View | None, generator: torch.Generator
+    ) -> KernelFeatures:
+        """Nyström features on random samples, or on views of them."""
+        chosen = torch.randperm(len(samples), generator=generator)[: self.n_landmarks or LANDMARKS]
+        landmarks = samples[chosen]
+        return nystrom_features(kernel, landmarks if view is None else view(landmarks, generator))
+
+    def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
+        dtype = self._fit_dtype
+        self.features_ = features
+        self._frame = frame.to(dtype)
+        self._centre = None if mean is None else mean.to(dtype)
+        self.components_ = self._frame.mT.cpu().numpy()
+        self.eigenvalues_ = values.to(dtype).cpu().numpy()
+        self.mean_ = None if self._centre is None else self._centre.cpu().numpy()
+        return self
+
+
+class KernelShare:
+    """How much of a kernel's diagonal features hold, over batches."""
+
+    def __init__(self, kernel: Kernel | None) -> None:
+        self.kernel, self.held, self.whole = kernel, 0.0, 0.0
+
+    def add(self, x: Tensor, phi: Tensor) -> None:
+        """Samples and their features."""
+        if self.kernel is not None:
+            self.held += float(phi.square().sum(dtype=torch.float64))
+            self.whole += float(self.kernel.diagonal(x).sum(dtype=torch.float64))
+
+    @property
+    def error(self) -> float | None:
+        """The share left out; None without a kernel."""
+        return None if self.kernel is None else max(0.0, 1 - self.held / self.whole) if self.whole else math.nan
+
+
+def batch_rows(n_features: int) -> int:
+    """How many samples have their features computed at a time in `fit`."""
+    return max(64, BATCH_ENTRIES // n_features)
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,160 @@
+"""What stands behind `features=`: a word, a word with its own options, or an encoder, as a frozen map or a kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError, require_positive
+from kontrast.estimators.samples import Samples
+from kontrast.kernels import InfiniteNetwork
+from kontrast.nets import (
+    EncoderFeatures,
+    FeatureMap,
+    FourierFeatures,
+    NetworkFeatures,
+    PatchFeatures,
+    ScaledFeatures,
+    check_shape,
+    median_distance,
+)
+from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, NetworkKernel
+
+SAMPLES_LOOKED_AT = 5000  # for the length scale of Fourier features, and to cut patches from
+
+
+@dataclass(frozen=True)
+class Network:
+    """`features="random"`: the last hidden layer of a random network, with the estimator's activation and depth."""
+
+
+@dataclass(frozen=True)
+class Fourier:
+    """`features="fourier"`: random Fourier features; the length scale is the median distance between samples."""
+
+    length_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.length_scale is not None:
+            require_positive(length_scale=self.length_scale)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """`features="patches"`: convolutions of images with `width` whitened random patches; see `nets.PatchFeatures`.
+
+    `size` is the side of a patch, a fifth of the image's (3 at least) without; responses above `threshold` are averaged
+    over `grid` × `grid` cells.
+    """
+
+    size: int | None = None
+    grid: int = 3
+    threshold: float = 0.5
+    two_sided: bool = False
+
+
+WORDS = {"random": Network(), "fourier": Fourier(), "patches": Patches()}
+Encoder = Callable[[Tensor], Tensor]
+FeatureChoice = str | Network | Fourier | Patches | Encoder
+
+
+def read_choice(features: Any) -> Network | Fourier | Patches | Encoder:
+    """The choice that was written; refuses what is none."""
+    if isinstance(features, str):
+        if features not in WORDS:
+            words = ", ".join(WORDS)
+            raise InputError(f"features must be one of {words}, an nn.Module or a function, got {features!r}")
+        return WORDS[features]
+    if isinstance(features, Network | Fourier | Patches) or callable(features):
+        return features  # type: ignore[no-any-return]
+    raise InputError(
+        f"features must be one of {', '.join(WORDS)}, an nn.Module or a function, got {type(features).__name__}"
+    )
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """The estimators' options that make features, and the features and kernels they make."""
+
+    features: Any
+    width: float
+    activation: Any
+    depth: int
+    similarity: str
+    delta: float
+
+    def __post_init__(self) -> None:
+        choice = read_choice(self.features)
+        if self.similarity not in ("cosine", "dot"):
+            raise InputError(f"similarity must be cosine or dot, got {self.similarity!r}")
+        require_positive(delta=self.delta)
+        if not isinstance(choice, Network) and (self.depth, self.activation) != (1, "relu"):
+            raise InputError("depth and activation belong to features='random'; leave them out, or leave features out")
+        if isinstance(choice, Patches) and self.is_infinite:
+            raise InputError("patches have no infinite width; pass the number of filters, such as width=1024")
+        if isinstance(choice, Network | Fourier | Patches) and not self.is_infinite:
+            whole = isinstance(self.width, int) or (isinstance(self.width, float) and self.width.is_integer())
+            if isinstance(self.width, bool) or not whole or self.width < 1:
+                raise InputError(f"width must be a whole number of at least 1, or math.inf, got {self.width!r}")
+        InfiniteNetwork(depth=self.depth, activation=self.activation)  # refuses what no network has
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether a kernel takes the place of features."""
+        return self.width == math.inf and isinstance(read_choice(self.features), Network | Fourier)
+
+    @property
+    def scale(self) -> float | None:
+        """δ, or None for the dot product."""
+        return self.delta if self.similarity == "cosine" else None
+
+    def kernel(self, samples: Samples, generator: torch.Generator) -> Kernel:
+        """The kernel of infinitely many features."""
+        choice = read_choice(self.features)
+        if isinstance(choice, Fourier):
+            kernel: Kernel = GaussianKernel(_length_scale(choice, samples, generator))
+        else:
+            kernel = NetworkKernel(InfiniteNetwork(depth=self.depth, activation=self.activation))
+        return kernel if self.scale is None else CosineKernel(kernel, self.scale)
+
+    def map(self, samples: Samples, generator: torch.Generator) -> FeatureMap:
+        """The frozen features, where the samples are."""
+        choice, where = read_choice(self.features), (samples.device, samples.dtype)
+        d_in = math.prod(samples.shape)
+        if isinstance(choice, Network):
+            check_shape(d_in, int(self.width), 1, depth=self.depth, parametrization="ntk")
+            drawn = NetworkFeatures.draw(
+                d_in, int(self.width), depth=self.depth, activation=self.activation, generator=generator
+            )
+            return ScaledFeatures(drawn.to(*where), self.scale)
+        if isinstance(choice, Fourier):
+            scale = _length_scale(choice, samples, generator)
+            fourier = FourierFeatures.draw(d_in, int(self.width), length_scale=scale, generator=generator)
+            return ScaledFeatures(fourier.to(*where), self.scale)
+        if isinstance(choice, Patches):
+            patches = PatchFeatures.from_images(
+                _some(samples, generator),
+                int(self.width),
+                size=choice.size,
+                grid=choice.grid,
+                threshold=choice.threshold,
+                two_sided=choice.two_sided,
+                generator=generator,
+            )
+            return ScaledFeatures(patches.to(*where), self.scale)
+        return ScaledFeatures(EncoderFeatures(choice).to(*where), self.scale)
+
+
+def _some(samples: Samples, generator: torch.Generator) -> Tensor:
+    return samples[torch.randperm(len(samples), generator=generator)[:SAMPLES_LOOKED_AT]]
+
+
+def _length_scale(choice: Fourier, samples: Samples, generator: torch.Generator) -> float:
+    if choice.length_scale is not None:
+        return choice.length_scale
+    return median_distance(_some(samples, generator), generator=generator)

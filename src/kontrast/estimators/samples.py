@@ -1,0 +1,124 @@
+"""What people hand to `fit` and `transform`, given out in batches: numpy arrays, memory maps, data frames, tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import validate_data
+
+from kontrast._types import Tensor, resolve_device, resolve_dtype
+from kontrast.data import ImageShape, channels_first
+from kontrast.errors import InputError
+
+Index = slice | Tensor
+
+
+class Samples:
+    """Samples as rows (n, d) or images (n, c, h, w), moved to a device and number type a batch at a time.
+
+    Bytes count as pixels and are scaled to [0, 1]. Of a memory map only the batch is read.
+    """
+
+    def __init__(self, source: Tensor | np.ndarray[Any, Any], device: torch.device, dtype: torch.dtype) -> None:
+        self.source, self.device, self.dtype = source, device, dtype
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.source.shape[1:])
+
+    @property
+    def is_image(self) -> bool:
+        """Whether samples are images (c, h, w)."""
+        return len(self.shape) == 3
+
+    def __getitem__(self, index: Index) -> Tensor:
+        """A batch of samples."""
+        if isinstance(self.source, Tensor):
+            part = self.source[index if isinstance(index, slice) else index.to(self.source.device)]
+        else:
+            rows = self.source[index if isinstance(index, slice) else index.cpu().numpy()]
+            part = torch.from_numpy(np.array(rows))  # a copy: memory maps may be read-only, and are not contiguous
+        moved = part.to(device=self.device, dtype=self.dtype)
+        return moved / 255 if part.dtype == torch.uint8 else moved
+
+    def batches(self, rows: int) -> list[slice]:
+        """The samples in order, `rows` at a time."""
+        return [slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows)]
+
+
+def read_samples(
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool,
+    image_shape: ImageShape | None,
+    device: str | None,
+    dtype: str | None,
+    min_samples: int = 1,
+) -> Samples:
+    """X checked as scikit-learn checks it, and finite throughout; images too, and tensors on any device.
+
+    Sets `n_features_in_` with `reset`, and compares with it without.
+    """
+    if isinstance(X, Tensor):
+        source: Tensor | np.ndarray[Any, Any] = _tensor(X.detach(), image_shape, min_samples)
+    elif isinstance(X, np.ndarray) and X.ndim in (3, 4):
+        _require_numbers(X.dtype.kind in "biuf", X.dtype, X.shape, min_samples)
+        source = channels_first(X, source="X", image_shape=image_shape)
+        if X.dtype.kind == "f" and not all(np.isfinite(part).all() for part in np.array_split(X, -(-len(X) // 4096))):
+            raise _not_finite()
+    else:
+        rows = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_min_samples=min_samples)
+        source = channels_first(np.asanyarray(rows), source="X", image_shape=image_shape)
+    _count_features(estimator, math.prod(source.shape[1:]), reset=reset)
+    where = source.device if device is None and isinstance(source, Tensor) else resolve_device(device or "cpu")
+    return Samples(source, where, _number_type(source.dtype, dtype))
+
+
+def _tensor(X: Tensor, image_shape: ImageShape | None, min_samples: int) -> Tensor:
+    """Channels come first, as everywhere in torch; (n, h, w) has one."""
+    _require_numbers(not X.is_complex() and X.ndim in (2, 3, 4), X.dtype, tuple(X.shape), min_samples)
+    if X.is_floating_point() and not bool(torch.isfinite(X).all()):
+        raise _not_finite()
+    X = X[:, None] if X.ndim == 3 else X
+    if image_shape is None:
+        return X
+    shape = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
+    if math.prod(shape) != math.prod(X.shape[1:]):
+        raise InputError(f"image_shape {tuple(image_shape)} does not fit samples of shape {tuple(X.shape[1:])}")
+    return X.reshape(len(X), *shape)
+
+
+def _require_numbers(good: bool, dtype: Any, shape: tuple[int, ...], min_samples: int) -> None:
+    if not good or 0 in shape[1:]:
+        raise InputError(
+            f"X must hold real numbers in the shape (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), got {dtype} {shape}"
+        )
+    if shape[0] < min_samples:
+        raise InputError(f"n_samples = {shape[0]}, while a minimum of {min_samples} samples is required")
+
+
+def _not_finite() -> InputError:
+    return InputError("X holds NaN or infinite values; drop those samples or fill the values in")
+
+
+def _count_features(estimator: Any, n: int, *, reset: bool) -> None:
+    if reset:
+        estimator.n_features_in_ = n
+    elif n != estimator.n_features_in_:
+        name = type(estimator).__name__
+        raise InputError(f"X has {n} features, but {name} is expecting {estimator.n_features_in_} features as input")
+
+
+def _number_type(given: Any, asked: str | None) -> torch.dtype:
+    if asked is not None:
+        return resolve_dtype(asked)
+    small = ("float32", "float16", "bfloat16", "uint8")
+    return torch.float32 if str(given).removeprefix("torch.") in small else torch.float64

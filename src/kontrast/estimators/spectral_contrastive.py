@@ -1,0 +1,190 @@
+"""`SpectralContrastive`: contrastive learning with whitened outputs in closed form, claim A.spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.data import ImageShape, View
+from kontrast.errors import InputError
+from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, batch_rows
+from kontrast.estimators.features import FeatureChoice, FeatureOptions
+from kontrast.estimators.samples import Samples
+from kontrast.nets import FeatureMap
+from kontrast.progress import progress_bar
+from kontrast.spectral import Kernel, ViewMoments, spectral_contrastive
+
+
+class SpectralContrastive(ClosedFormEmbedding):
+    r"""The minimum of the spectral contrastive loss over linear heads of frozen features, without training.
+
+    With Σ the covariance of the features over all views and B the covariance of two views of a sample, the heads solve
+    $B w = \lambda(\Sigma + \rho I)w$; λ is the share of an output's variance that views of a sample have in common. The
+    loss is $-2\,\mathbb{E} f(x)\cdot f(x^+) + \mathbb{E}(f(x)\cdot f(x'))^2$ of centred f, and with `whiten` the
+    objective is $\mathrm{Tr}(W^\top B W)$ under $W^\top(\Sigma + \rho I)W = I$. Both moments are added up over batches
+    and views: one pass over the samples, memory O(M²) whatever their number.
+
+    Args:
+        n_components: the dimension of the embedding.
+        width: as in `ContrastivePCA`.
+        features: as in `ContrastivePCA`.
+        activation: as in `ContrastivePCA`.
+        depth: as in `ContrastivePCA`.
+        similarity: as in `ContrastivePCA`.
+        delta: as in `ContrastivePCA`.
+        views: how `fit` makes views: a text such as "crop+flip+noise:0.05" or a `View`; "auto" is affine for images and
+            noise of deviation 0.1 for rows.
+        n_views: views of each sample.
+        ridge: ρ as a share of the total variance Tr Σ.
+        whiten: outputs of unit variance, instead of variance λ.
+        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
+        n_landmarks: at infinite width, the samples that span the solution (Nyström), 2048 or all of fewer without.
+        device: "cpu", "cuda", …; None is where X is.
+        dtype: "float32" or "float64"; None is X's own, float32 for bytes.
+        random_state: a seed or a RandomState; None counts as 0.
+        progress: show a bar.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 128,
+        *,
+        width: float = 2048,
+        features: FeatureChoice = "random",
+        activation: Any = "relu",
+        depth: int = 1,
+        similarity: str = "cosine",
+        delta: float = 1e-6,
+        views: str | View = "auto",
+        n_views: int = 8,
+        ridge: float = 1e-5,
+        whiten: bool = False,
+        image_shape: ImageShape | None = None,
+        n_landmarks: int | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        random_state: Any = 0,
+        progress: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.width = width
+        self.features = features
+        self.activation = activation
+        self.depth = depth
+        self.similarity = similarity
+        self.delta = delta
+        self.views = views
+        self.n_views = n_views
+        self.ridge = ridge
+        self.whiten = whiten
+        self.image_shape = image_shape
+        self.n_landmarks = n_landmarks
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fresh views of every sample; `y` is ignored."""
+        options = self._options()
+        if isinstance(self.n_views, bool) or not isinstance(self.n_views, int) or self.n_views < 2:
+            raise InputError(f"n_views must be a whole number of at least 2, to compare views, got {self.n_views!r}")
+        samples, generator = self._samples(X, reset=True, min_samples=2), self._generator()
+        view = self._view(samples)
+        features, kernel = self._make_features(options, samples, view, generator)
+        fit = _Fit(features, kernel, samples)
+        with progress_bar("fitting", self.progress) as advance:
+            for batch in samples.batches(batch_rows(fit.n_features)):
+                x = samples[batch]
+                fit.add(view(x, generator) for _ in range(self.n_views))
+                advance(batch.stop, len(samples))
+        return self._solve(fit)
+
+    def fit_views(self, views: Sequence[Any]) -> Self:
+        """Views of your own: two arrays or more of the same shape, in which row i is a view of sample i."""
+        options = self._options()
+        if len(views) < 2:
+            raise InputError(f"views must be two arrays or more, to compare them, got {len(views)}")
+        read = [self._samples(view, reset=i == 0, min_samples=2) for i, view in enumerate(views)]
+        shapes = [(len(one), *one.shape) for one in read]
+        if len(set(shapes)) > 1:
+            raise InputError(f"views must have the same number and shape of samples, got {shapes}")
+        first = read[0]
+        read = [Samples(one.source, first.device, first.dtype) for one in read]
+        features, kernel = self._make_features(options, first, None, self._generator())
+        fit = _Fit(features, kernel, first)
+        with progress_bar("fitting", self.progress) as advance:
+            for batch in first.batches(batch_rows(fit.n_features)):
+                fit.add(view[batch] for view in read)
+                advance(batch.stop, len(first))
+        return self._solve(fit)
+
+    def fit_loader(self, batches: Iterable[Any]) -> Self:
+        """Batches of views, as a data loader of self-supervised learning gives them: data of any size, in one pass.
+
+        Args:
+            batches: each a sequence of two or more tensors of the same shape, in which row i is a view of sample i; or
+                a pair of such a sequence and labels, which are ignored. What features take from the data (patches, the
+                length scale, landmarks) comes from the first batch.
+        """
+        options, fit = self._options(), None
+        for number, batch in enumerate(batches):
+            views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
+            if fit is None:
+                features, kernel = self._make_features(options, views[0], None, self._generator())
+                fit = _Fit(features, kernel, views[0])
+            if len({(len(view), *view.shape) for view in views}) > 1:
+                shapes = [(len(view), *view.shape) for view in views]
+                raise InputError(f"batch {number} has views of different shapes, {shapes}")
+            fit.add(Samples(view.source, fit.first.device, fit.first.dtype)[:] for view in views)
+        if fit is None:
+            raise InputError("the loader gave no batch; give at least one batch of views")
+        return self._solve(fit)
+
+    def _make_features(
+        self, options: FeatureOptions, samples: Samples, view: View | None, generator: torch.Generator
+    ) -> tuple[FeatureMap, Kernel | None]:
+        self._fit_dtype = samples.dtype
+        if not options.is_infinite:
+            return options.map(samples, generator), None
+        kernel = options.kernel(samples, generator)
+        return self._landmark_features(kernel, samples, view, generator), kernel
+
+    def _solve(self, fit: _Fit) -> Self:
+        covariance, between = fit.moments.covariances()
+        solution = spectral_contrastive(between, covariance, int(self.n_components), ridge=self.ridge)
+        self.kernel_error_ = fit.share.error
+        frame = solution.frame if self.whiten else solution.spectral_frame
+        return self._finish(fit.features, frame, solution.values, fit.moments.mean)
+
+
+class _Fit:
+    """Moments of features over views, as batches come."""
+
+    def __init__(self, features: FeatureMap, kernel: Kernel | None, first: Samples) -> None:
+        self.features, self.first, self.share = features, first, KernelShare(kernel)
+        self.n_features = features(first[:2]).shape[1]
+        self.moments = ViewMoments(self.n_features, first.device)
+
+    def add(self, views: Iterable[Tensor]) -> None:
+        self.moments.update(self._features(x) for x in views)
+
+    def _features(self, x: Tensor) -> Tensor:
+        phi = self.features(x)
+        self.share.add(x, phi)
+        return phi
+
+
+def _views_in(batch: Any) -> Sequence[Any]:
+    """The views of a batch, with or without labels beside them."""
+    if isinstance(batch, Sequence) and len(batch) == 2 and isinstance(batch[0], Sequence):
+        batch = batch[0]
+    if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) >= 2:
+        return batch
+    raise InputError(
+        f"a batch must be a sequence of two or more views, or that and labels, got {type(batch).__name__}"
+        + (f" of {len(batch)}" if isinstance(batch, Sequence) else "")
+    )

@@ -1,0 +1,324 @@
+r"""Frozen features: maps of samples to vectors that no training changes, on which a closed form can stand.
+
+The last hidden layer of a random network (paper A, (7)), random Fourier features, convolutions with random patches of
+the images, or whatever encoder is at hand. All of them slice their input themselves, so any number of samples may come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.nets.activations import Activation, activation_from
+from kontrast.nets.mlp import hidden_activations
+
+PATCHES_DRAWN = 100_000  # to estimate the whitening of at most some hundred dimensions
+CONTRAST_FLOOR = 1e-3  # added to a patch's variance: 0.03 of the range of values in [0, 1], below it is noise
+WHITENING_FLOOR = 0.1  # added to the eigenvalues, of mean 1 or less, of normalised patches (Coates & Ng 2012)
+FLAT = 0.1  # a normalised patch of less mean square is nearly constant, and no filter
+SLICE_BYTES = {"cpu": 2**26, "cuda": 2**31}  # the responses of some images before pooling: inside a cache, or a GPU
+
+
+class FeatureMap(Protocol):
+    """Features Φ (n, M) of samples, the same for the same sample whatever batch it comes in."""
+
+    @property
+    def n_features(self) -> int:
+        """The number M of features."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Samples (n, …) to features (n, M)."""
+        ...
+
+
+class NetworkFeatures:
+    """φ(V_L … φ(V_1 x)), the last hidden layer of paper A's network, with the factors of the NTK parametrisation."""
+
+    def __init__(self, hidden: Sequence[Tensor], activation: str | Activation) -> None:
+        self.hidden = list(hidden)
+        self.activation = activation_from(activation)
+
+    @classmethod
+    def draw(
+        cls, d_in: int, width: int, *, depth: int, activation: str | Activation, generator: torch.Generator
+    ) -> NetworkFeatures:
+        """Entries N(0, 1), drawn in float64 on the generator's device."""
+        shapes = [(width, d_in)] + [(width, width)] * (depth - 1)
+        drawn = [torch.randn(s, generator=generator, dtype=torch.float64, device=generator.device) for s in shapes]
+        return cls(drawn, activation)
+
+    @property
+    def n_features(self) -> int:
+        """The width."""
+        return len(self.hidden[-1])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> NetworkFeatures:
+        """The same features elsewhere."""
+        return NetworkFeatures([V.to(device=device, dtype=dtype) for V in self.hidden], self.activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, width)."""
+        factor = 1 / math.sqrt(self.n_features)
+        return hidden_activations(x.flatten(1), self.hidden, [1.0] + [factor] * (len(self.hidden) - 1), self.activation)
+
+
+class FourierFeatures:
+    r"""$\sqrt2\cos(\omega_j \cdot x + b_j)$ (Rahimi & Recht 2007); over √M, in the limit $e^{-\|x-y\|^2/2\ell^2}$."""
+
+    def __init__(self, frequencies: Tensor, phases: Tensor) -> None:
+        self.frequencies, self.phases = frequencies, phases
+
+    @classmethod
+    def draw(cls, d_in: int, width: int, *, length_scale: float, generator: torch.Generator) -> FourierFeatures:
+        """Frequencies N(0, 1/ℓ²), phases uniform."""
+        where = generator.device
+        omega = torch.randn(width, d_in, generator=generator, dtype=torch.float64, device=where) / length_scale
+        return cls(omega, 2 * math.pi * torch.rand(width, generator=generator, dtype=torch.float64, device=where))
+
+    @property
+    def n_features(self) -> int:
+        """The number of frequencies."""
+        return len(self.frequencies)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FourierFeatures:
+        """The same features elsewhere."""
+        return FourierFeatures(*(t.to(device=device, dtype=dtype) for t in (self.frequencies, self.phases)))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, width)."""
+        angles = torch.addmm(self.phases, x.flatten(1), self.frequencies.mT)
+        return angles.cos_().mul_(math.sqrt(2))
+
+
+class PatchFeatures:
+    r"""Images convolved with whitened random patches of theirs, rectified and averaged over a grid (Coates & Ng 2012).
+
+    A patch p loses its mean and is divided by its deviation, is ZCA-whitened, and multiplied by filters d_j, which are
+    such patches themselves, of length 1: $r_j = d_j^\top Z(\hat p - \mu)$. A feature is the mean of
+    $\max(r_j - \theta, 0)$ over one cell of the grid; two-sided, that of $\max(-r_j - \theta, 0)$ is another. Every
+    step before the rectifier is linear in p up to the deviation, so all of it is one convolution.
+    """
+
+    def __init__(
+        self, filters: Tensor, offsets: Tensor, *, image_shape: Sequence[int], grid: int, threshold: float, sides: int
+    ) -> None:
+        self.filters, self.offsets = filters, offsets  # (F, c, p, p) and (F,)
+        self.image_shape, self.grid, self.threshold, self.sides = tuple(image_shape), grid, threshold, sides
+
+    @classmethod
+    def from_images(
+        cls,
+        x: Tensor,
+        n_filters: int,
+        *,
+        generator: torch.Generator,
+        size: int | None = None,
+        grid: int = 3,
+        threshold: float = 0.5,
+        two_sided: bool = False,
+    ) -> PatchFeatures:
+        """Filters from images x (n, c, h, w); `size` is the side of a patch, a fifth of the image's without."""
+        _require_images_to_cut(x, n_filters)
+        c, h, w = x.shape[1:]
+        side = max(3, round(min(h, w) / 5)) if size is None else size
+        if isinstance(side, bool) or not isinstance(side, int) or not 2 <= side <= min(h, w):
+            raise InputError(f"patches must have a side of 2 to {min(h, w)} for images {c}×{h}×{w}, got {side!r}")
+        if isinstance(grid, bool) or not isinstance(grid, int) or not 1 <= grid <= min(h, w) - side + 1:
+            raise InputError(
+                f"a grid of 1 to {min(h, w) - side + 1} cells a side fits images {h}×{w} with patches of side {side}, "
+                f"got {grid!r}"
+            )
+        if not (math.isfinite(threshold) and threshold >= 0):
+            raise InputError(f"threshold must be a number of at least 0, got {threshold!r}")
+        patches = _normalised(_draw_patches(x, side, generator).double())
+        mean, whitening = _zca(patches)
+        lively = patches[patches.square().mean(1) > FLAT][:n_filters]
+        if len(lively) < n_filters:
+            raise InputError(
+                f"only {len(lively)} of {len(patches)} random patches are not constant, and {n_filters} filters were "
+                "asked for; give images that are not constant, or a smaller width"
+            )
+        d = F.normalize((lively - mean) @ whitening, dim=1)  # the filters, of length 1
+        linear = d @ whitening
+        offsets = -(linear @ mean)
+        linear = linear - linear.mean(1, keepdim=True)  # (p − p̄) · l = p · (l − l̄): the patch's mean drops out
+        return cls(
+            linear.view(n_filters, c, side, side),
+            offsets,
+            image_shape=(c, h, w),
+            grid=grid,
+            threshold=threshold,
+            sides=2 if two_sided else 1,
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Filters × cells × sides."""
+        return len(self.filters) * self.grid**2 * self.sides
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> PatchFeatures:
+        """The same features elsewhere."""
+        filters, offsets = (t.to(device=device, dtype=dtype) for t in (self.filters, self.offsets))
+        return PatchFeatures(
+            filters,
+            offsets,
+            image_shape=self.image_shape,
+            grid=self.grid,
+            threshold=self.threshold,
+            sides=self.sides,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, c, h, w) → (n, M), some images at a time."""
+        if tuple(x.shape[1:]) != self.image_shape:
+            raise InputError(
+                f"these patches were cut from images {self.image_shape}, got samples of shape {tuple(x.shape[1:])}; "
+                "give images (n, c, h, w) of that shape, or rows with image_shape"
+            )
+        places = math.prod(side - self.filters.shape[-1] + 1 for side in self.image_shape[1:])
+        at_once = SLICE_BYTES[x.device.type] // (places * len(self.filters) * x.element_size())
+        return torch.cat([self._pooled(part) for part in torch.split(x, max(1, at_once))])
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        box = torch.full_like(self.filters[:1], 1 / self.filters[0].numel())
+        mean, square = F.conv2d(x, box), F.conv2d(x.square(), box)
+        contrast = ((square - mean.square()).clamp(min=0) + CONTRAST_FLOOR).rsqrt()
+        response = F.conv2d(x, self.filters).mul_(contrast).add_(self.offsets[:, None, None])
+        sides = [F.relu(response - self.threshold)] if self.sides == 1 else _both_sides(response, self.threshold)
+        return torch.cat([F.adaptive_avg_pool2d(side, self.grid).flatten(1) for side in sides], dim=1)
+
+
+class EncoderFeatures:
+    """The outputs of a frozen `nn.Module` (in evaluation mode) or of any function of a batch, flattened to (n, M)."""
+
+    def __init__(self, encoder: nn.Module | Callable[[Tensor], Tensor]) -> None:
+        self.encoder = encoder
+        self._n_features: int | None = None
+
+    @property
+    def n_features(self) -> int:
+        """The number of outputs, known from the first batch on."""
+        assert self._n_features is not None, "n_features is asked for before the first batch"
+        return self._n_features
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> EncoderFeatures:
+        """A module moves itself to the device and number type; a function stays where it is."""
+        if isinstance(self.encoder, nn.Module):
+            self.encoder.to(device=device, dtype=dtype)
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A batch through the encoder, without gradients and without a trace in its running statistics."""
+        with torch.no_grad(), _evaluating(self.encoder):
+            out = torch.as_tensor(self.encoder(x))
+        if out.ndim < 2 or len(out) != len(x) or not out.is_floating_point():
+            raise InputError(
+                f"the encoder must map a batch of {len(x)} samples to as many floating-point vectors, got "
+                f"{out.dtype} {tuple(out.shape)}"
+            )
+        out = out.flatten(1).to(device=x.device, dtype=x.dtype)
+        if self._n_features not in (None, out.shape[1]):
+            raise InputError(f"the encoder gave {self._n_features} features before and {out.shape[1]} now")
+        self._n_features = out.shape[1]
+        return out
+
+
+class ScaledFeatures:
+    r"""Features as paper A's loss (6) sees them: φ/(‖φ‖ + √M δ) for the cosine, (10), or φ/√M for the dot product, (8).
+
+    With a small δ > 0 a sample without any feature has the vector 0. `delta=None` is the dot product.
+    """
+
+    def __init__(self, features: FeatureMap, delta: float | None) -> None:
+        self.features, self.delta = features, delta
+
+    @property
+    def n_features(self) -> int:
+        """Those of the features."""
+        return self.features.n_features
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, M)."""
+        phi = self.features(x)
+        root = math.sqrt(phi.shape[1])
+        if self.delta is None:
+            return phi / root
+        return phi / (torch.linalg.vector_norm(phi, dim=1, keepdim=True) + root * self.delta)
+
+
+class _evaluating:
+    """A module in evaluation mode for a while, each of its parts in its own mode afterwards."""
+
+    def __init__(self, encoder: object) -> None:
+        self.modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
+
+    def __enter__(self) -> None:
+        self.modes = [module.training for module in self.modules]
+        for module in self.modules:
+            module.training = False
+
+    def __exit__(self, *error: object) -> None:
+        for module, mode in zip(self.modules, self.modes, strict=True):
+            module.training = mode
+
+
+def median_distance(x: Tensor, *, generator: torch.Generator, n_rows: int = 1000) -> float:
+    """The median distance between some rows: the usual length scale of a Gaussian kernel."""
+    rows = x.flatten(1)[torch.randperm(len(x), generator=generator)[:n_rows].to(x.device)].double()
+    distances = torch.pdist(rows)
+    positive = distances[distances > 0]
+    if len(positive) == 0:
+        raise InputError("all samples are the same, so no length scale fits them; give samples that differ")
+    return float(positive.median())
+
+
+def _both_sides(response: Tensor, threshold: float) -> list[Tensor]:
+    return [F.relu(response - threshold), F.relu(-response - threshold)]
+
+
+def _require_images_to_cut(x: Tensor, n_filters: int) -> None:
+    if x.ndim != 4:
+        raise InputError(
+            f"patches are cut from images (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows give "
+            "image_shape, as in image_shape=(28, 28)"
+        )
+    if not 1 <= n_filters <= PATCHES_DRAWN // 2:
+        raise InputError(f"patches give 1 to {PATCHES_DRAWN // 2} filters, got width {n_filters}; choose another width")
+
+
+def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """PATCHES_DRAWN patches at random places of random images, as rows (k, c·side²)."""
+    n, c, h, w = x.shape
+
+    def draw(below: int) -> Tensor:
+        return torch.randint(below, (PATCHES_DRAWN,), generator=generator, device=generator.device).to(x.device)
+
+    image, top, left = draw(n), draw(h - side + 1), draw(w - side + 1)
+    steps, channels = torch.arange(side, device=x.device), torch.arange(c, device=x.device)
+    patches = x[
+        image[:, None, None, None],
+        channels[:, None, None],
+        (top[:, None] + steps)[:, None, :, None],
+        (left[:, None] + steps)[:, None, None, :],
+    ]  # (k, c, side, side)
+    return patches.reshape(PATCHES_DRAWN, -1)
+
+
+def _normalised(patches: Tensor) -> Tensor:
+    centred = patches - patches.mean(1, keepdim=True)
+    return centred * (centred.square().mean(1, keepdim=True) + CONTRAST_FLOOR).rsqrt()
+
+
+def _zca(patches: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean, and the symmetric matrix that makes the patches' covariance the identity, up to WHITENING_FLOOR."""
+    mean = patches.mean(0)
+    centred = patches - mean
+    values, vectors = torch.linalg.eigh(centred.mT @ centred / len(patches))
+    return mean, (vectors * (values.clamp(min=0) + WHITENING_FLOOR).rsqrt()) @ vectors.mT

@@ -1,0 +1,154 @@
+r"""Contrastive PCA at infinite width (claim A.inf): through the kernel alone, exactly or by landmarks.
+
+$C = \Phi^\top S \Phi$ has the nonzero eigenpairs of S K, $K = \Phi\Phi^\top$: if $S K a = \lambda a$ then
+$w = \Phi^\top a$ has $C w = \lambda w$, and $f(x) = w^\top \varphi(x) = \sum_i a_i k(x_i, x)$. S K is self-adjoint in
+$\langle a, b\rangle_K = a^\top K b$, where $\|a\|_K = \|w\|$. As the width grows K tends to the NNGP kernel, divided by
+its norms for the cosine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.kernels import InfiniteNetwork
+from kontrast.linalg import top_eigenpairs
+from kontrast.spectral.whitened import require_positive_values
+
+WHOLE_BELOW = 1000  # points up to which S K is formed and decomposed whole
+TILE = {"cpu": 2**24, "cuda": 2**30}  # entries of k(x, points) held at a time
+
+
+class Kernel(Protocol):
+    """k(x, y) of samples."""
+
+    def __call__(self, x: Tensor, y: Tensor | None = None, /) -> Tensor:
+        """(n, m); of x with itself without y."""
+        ...
+
+    def diagonal(self, x: Tensor, /) -> Tensor:
+        """k(x_i, x_i), (n,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class NetworkKernel:
+    r"""$\mathbb{E}[\varphi(x)\cdot\varphi(y)]/M$ of the last hidden layer of an infinitely wide network."""
+
+    network: InfiniteNetwork
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The NNGP kernel."""
+        return self.network.nngp(x.flatten(1), None if y is None else y.flatten(1))
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Its diagonal."""
+        return self.network.nngp_diagonal(x.flatten(1))
+
+
+@dataclass(frozen=True)
+class GaussianKernel:
+    r"""$e^{-\|x-y\|^2/2\ell^2}$, the limit of random Fourier features."""
+
+    length_scale: float
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """(n, m), from differences where distances are small."""
+        x = x.flatten(1)
+        distances = torch.cdist(x, x if y is None else y.flatten(1))
+        if y is None:
+            distances.fill_diagonal_(0.0)
+        return distances.div_(self.length_scale).square_().mul_(-0.5).exp_()
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Ones."""
+        return x.new_ones(len(x))
+
+
+@dataclass(frozen=True)
+class CosineKernel:
+    r"""$k(x, y) / ((\sqrt{k(x,x)} + \delta)(\sqrt{k(y,y)} + \delta))$: features divided by their norms plus δ."""
+
+    kernel: Kernel
+    delta: float
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """(n, m)."""
+        scale = self._scale(x)
+        K = self.kernel(x) if y is None else self.kernel(x, y)
+        return K.mul_(scale[:, None]).mul_(scale if y is None else self._scale(y))
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Just below 1; 0 for a sample without features."""
+        return self.kernel.diagonal(x) * self._scale(x).square()
+
+    def _scale(self, x: Tensor) -> Tensor:
+        return (self.kernel.diagonal(x).sqrt() + self.delta).reciprocal()
+
+
+class KernelFeatures:
+    """k(x, points), times a matrix where there is one: the features of a finite expansion in an infinite model."""
+
+    def __init__(self, kernel: Kernel, points: Tensor, mix: Tensor | None = None) -> None:
+        self.kernel, self.points, self.mix = kernel, points, mix
+
+    @property
+    def n_features(self) -> int:
+        """One a point, or a column of the matrix."""
+        return len(self.points) if self.mix is None else self.mix.shape[1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, M)."""
+        if self.mix is None:
+            return self.kernel(x, self.points)
+        rows = max(1, TILE[x.device.type] // len(self.points))
+        return torch.cat([self.kernel(part, self.points) @ self.mix for part in torch.split(x, rows)])
+
+
+def nystrom_features(kernel: Kernel, landmarks: Tensor) -> KernelFeatures:
+    r"""Features $k(x, Z) K_{ZZ}^{-1/2}$ whose products are the kernel, exactly where x or y is a landmark of Z.
+
+    Elsewhere they are the products of projections onto the landmarks' span, so that
+    $k(x, x) - \|\varphi(x)\|^2 \ge 0$ is what the approximation leaves out. Directions of $K_{ZZ}$ below rounding are
+    dropped.
+    """
+    values, vectors = torch.linalg.eigh(kernel(landmarks.double()))
+    kept = values > torch.finfo(landmarks.dtype).eps * values[-1]
+    if not bool(kept.any()):
+        raise InputError("the kernel is zero on the landmarks: are the samples all zero? give samples that vary")
+    root = vectors[:, kept] * values[kept].rsqrt()
+    return KernelFeatures(kernel, landmarks, root.flip(1).to(landmarks.dtype))
+
+
+def kernel_contrastive_pca(
+    K: Tensor, S: Callable[[Tensor], Tensor], n_components: int, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Coefficients a (m, k) with a^T K a = I and S K a = λ a, and λ (k,): contrastive PCA from a kernel alone.
+
+    Args:
+        K: the kernel over the pool, (m, m).
+        S: the product of the symmetric pair matrix with blocks (m, b).
+        n_components: k.
+        generator: draws the start of the iteration; seed 0 without.
+
+    Raises:
+        InputError: fewer than k eigenvalues are positive.
+    """
+    # A small pool is decomposed whole: low-dimensional samples leave K singular to rounding, where Lanczos is at a loss.
+    operator = S(K) if len(K) <= WHOLE_BELOW else lambda block: S(K @ block)
+    top = top_eigenpairs(
+        operator,
+        n_components,
+        metric=K,
+        n=len(K),
+        dtype=K.dtype,
+        device=K.device,
+        generator=generator,
+    )
+    require_positive_values(top.values, n_components, noise=float(top.residuals.max()) * float(top.values.abs().max()))
+    return top.vectors, top.values
