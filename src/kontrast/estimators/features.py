@@ -58,7 +58,7 @@ class Patches:
     two_sided: bool = False
 
 
-WORDS = {"random": Network(), "fourier": Fourier(), "patches": Patches()}
+WORDS: dict[str, Network | Fourier | Patches] = {"random": Network(), "fourier": Fourier(), "patches": Patches()}
 Encoder = Callable[[Tensor], Tensor]
 FeatureChoice = str | Network | Fourier | Patches | Encoder
 

@@ -126,8 +126,8 @@ def _read(source: Path) -> tuple[dict[str, Any], Arrays]:
         ) from error
     if version != FORMAT:
         raise DataError(
-            f"{source} is a model of format {version}, and this version of kontrast reads format {FORMAT}; fit it again, "
-            "or use the version that wrote it"
+            f"{source} is a model of format {version}, and this version of kontrast reads format {FORMAT}; fit it "
+            "again, or use the version that wrote it"
         )
     if checksum != _checksum(text, arrays):
         raise DataError(f"{source} is not as it was written: its checksum does not match; save the model again")
@@ -152,14 +152,16 @@ def _number_type(array: np.ndarray[Any, Any]) -> torch.dtype:
 
 
 def _written_parameters(model: ClosedFormEmbedding) -> dict[str, Any]:
-    written = {
-        name: value for name, value in model.get_params(deep=False).items() if name not in ("device", "progress")
-    }
+    written = model.get_params(deep=False)
+    for name in ("device", "progress"):
+        del written[name]
     written["n_components"] = int(model.n_components)
     written["width"] = "inf" if model.width == math.inf else int(model.width)
     choice = read_choice(model.features)
-    kind = next((word for word, made in CHOICES.items() if isinstance(choice, made)), None)
-    written["features"] = None if kind is None else {"kind": kind, **asdict(choice)}  # type: ignore[call-overload]
+    written["features"] = None
+    if isinstance(choice, Network | Fourier | Patches):
+        kind = next(word for word, made in CHOICES.items() if isinstance(choice, made))
+        written["features"] = {"kind": kind, **asdict(choice)}
     written["activation"] = activation_from(model.activation).name
     written["views"] = _written_view(model.views)
     written["random_state"] = int(model.random_state) if isinstance(model.random_state, int | np.integer) else None

@@ -99,7 +99,8 @@ def _tensor(X: Tensor, image_shape: ImageShape | None, min_samples: int) -> Tens
 def _require_numbers(good: bool, dtype: Any, shape: tuple[int, ...], min_samples: int) -> None:
     if not good or 0 in shape[1:]:
         raise InputError(
-            f"X must hold real numbers in the shape (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), got {dtype} {shape}"
+            "X must hold real numbers in the shape (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), got "
+            f"{dtype} {shape}"
         )
     if shape[0] < min_samples:
         raise InputError(f"n_samples = {shape[0]}, while a minimum of {min_samples} samples is required")

@@ -250,7 +250,8 @@ class ScaledFeatures:
         root = math.sqrt(phi.shape[1])
         if self.delta is None:
             return phi / root
-        return phi / (torch.linalg.vector_norm(phi, dim=1, keepdim=True) + root * self.delta)
+        norm: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
+        return phi / (norm + root * self.delta)
 
 
 class _evaluating:

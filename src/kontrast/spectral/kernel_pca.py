@@ -17,10 +17,10 @@ import torch
 from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels import InfiniteNetwork
-from kontrast.linalg import top_eigenpairs
+from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
 from kontrast.spectral.whitened import require_positive_values
 
-WHOLE_BELOW = 1000  # points up to which S K is formed and decomposed whole
+WHOLE_BELOW = 1000  # points up to which the kernel is decomposed whole
 TILE = {"cpu": 2**24, "cuda": 2**30}  # entries of k(x, points) held at a time
 
 
@@ -139,10 +139,10 @@ def kernel_contrastive_pca(
     Raises:
         InputError: fewer than k eigenvalues are positive.
     """
-    # A small pool is decomposed whole: low-dimensional samples leave K singular to rounding, where Lanczos is at a loss.
-    operator = S(K) if len(K) <= WHOLE_BELOW else lambda block: S(K @ block)
+    if len(K) <= WHOLE_BELOW:
+        return _whole(K, S, n_components)
     top = top_eigenpairs(
-        operator,
+        lambda block: S(K @ block),
         n_components,
         metric=K,
         n=len(K),
@@ -152,3 +152,15 @@ def kernel_contrastive_pca(
     )
     require_positive_values(top.values, n_components, noise=float(top.residuals.max()) * float(top.values.abs().max()))
     return top.vectors, top.values
+
+
+def _whole(K: Tensor, S: Callable[[Tensor], Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """By features Φ = K^½, which stay exact where samples of few dimensions leave K singular to rounding."""
+    values, U = torch.linalg.eigh(K.double())
+    kept = values > len(K) * torch.finfo(K.dtype).eps * values[-1]
+    root, U = values[kept].sqrt(), U[:, kept]
+    phi = U * root
+    C = phi.mT @ S(phi.to(K.dtype)).double()
+    found, u = largest_eigenpairs(C, min(k, len(C)))
+    require_positive_values(found, k, noise=16 * torch.finfo(K.dtype).eps * float(C.norm()))
+    return fix_signs((U / root) @ u).to(K.dtype), found.to(K.dtype)

@@ -1,8 +1,8 @@
 r"""Contrastive learning with whitened outputs in closed form (claim A.spec; beyond paper A).
 
 Paper A's (5) has the constraint $W^\top W = I$. With $W^\top \Sigma W = I$ instead, outputs of unit covariance, the
-best heads are the eigenvectors of $B w = \lambda(\Sigma + \rho I)w$. The same w, with lengths √λ, minimise for ρ = 0 and
-centred f the spectral contrastive loss (HaoChen et al. 2021)
+best heads are the eigenvectors of $B w = \lambda(\Sigma + \rho I)w$. The same w, with lengths √λ, minimise for ρ = 0
+and centred f the spectral contrastive loss (HaoChen et al. 2021)
 $-2\,\mathbb{E} f(x)\cdot f(x^+) + \mathbb{E}(f(x)\cdot f(x'))^2$, which is
 $-2\,\mathrm{Tr}(W^\top B W) + \|W^\top \Sigma W\|_F^2$ for $f = W^\top \varphi$.
 """
