@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo verify lint test bench bench-peers bench-kernels docs-claims clean
+.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -46,11 +46,15 @@ lint: dev
 test: lint
 	$(BIN)/pytest -n auto
 
-bench: bench-kernels
+bench: bench-kernels bench-embeddings
 	$(BIN)/python benchmarks/training_step.py
 
 bench-kernels: dev bench-peers
 	$(BIN)/python benchmarks/kernels.py
+
+# Closed forms beside trained SimCLR: on the files below KONTRAST_DATA, or on what installs with kontrast.
+bench-embeddings: install
+	$(BIN)/python benchmarks/embeddings.py
 
 bench-peers: $(PEERS)/installed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+from typing import Any
 
 
 class KontrastError(Exception):
@@ -11,6 +13,14 @@ class KontrastError(Exception):
 
 class InputError(KontrastError, ValueError):
     """An argument or option has a value that cannot work."""
+
+
+class TooManyComponentsError(InputError):
+    """More components were asked for than there are; `most` is how many there are."""
+
+    def __init__(self, text: str, most: int) -> None:
+        super().__init__(text)
+        self.most = most
 
 
 class DataError(KontrastError, ValueError):
@@ -28,5 +38,17 @@ class ConvergenceError(KontrastError, ArithmeticError):
 def require_positive(**values: float) -> None:
     """Raise `InputError` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        if not is_number(value) or not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} must be a positive number, got {value}; pass a value above 0")
+
+
+def require_whole(name: str, value: Any, *, least: int = 1, otherwise: str = "") -> int:
+    """`value` as an int; raises `InputError` unless it is a whole number, numpy's too, of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}{otherwise}, got {value!r}")
+    return int(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, of Python's or numpy's, and no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from kontrast.claims import Setting, all_claims, measure, select
-from kontrast.claims.a import beyond, bounds, further, kernels, pca, runs
+from kontrast.claims.a import beyond, bounds, closed_form, further, kernels, pca, runs
+from kontrast.estimators import contrastive_pca as pca_estimator
+from kontrast.estimators import features as estimator_features
+from kontrast.estimators import spectral_contrastive as spectral_estimator
+from kontrast.spectral import ViewMoments, WhitenedSolution
 
 QUICK = Setting(scale="quick")
 Break = Callable[[Any], Any]  # the real thing → the broken one
@@ -103,6 +108,43 @@ def growing(real: Any) -> Any:
     return lambda net, probes: lambda now: now.step * real(net, probes)(now)
 
 
+def without_norms(real: Any) -> Any:
+    """The kernel of the dot product where that of the cosine was asked for."""
+    return lambda kernel, delta: kernel
+
+
+def without_negatives(real: Any) -> Any:
+    """Positives attract, and nothing repels."""
+    return lambda pairs: real(dataclasses.replace(pairs, negative=pairs.negative[:, :0], negative_weight=None))
+
+
+def without_correction(real: Any) -> Any:
+    """The covariance G of the views' means in the place of B, which it exceeds by what v draws of a view vary."""
+
+    def covariances(self: Any) -> Any:
+        sigma, between = real(self)
+        return sigma, between + (sigma - between) / self.n_views
+
+    return covariances
+
+
+def of_unit_variance(real: Any) -> Any:
+    """Heads of the whitened constraint without the lengths √λ."""
+    return lambda self, power: self.frame
+
+
+def orthonormal_heads(real: Any) -> Any:
+    """The constraint W^T W = I, up to a factor, in the place of the whitened one."""
+    return lambda between, sigma, k, ridge: real(
+        between, sigma.trace() * torch.eye(len(sigma)).to(sigma), k, ridge=ridge
+    )
+
+
+def blind(real: Any) -> Any:
+    """A probe that looks at no embedding."""
+    return lambda *args: 0.9
+
+
 # claim → (where the name is looked up, the name, how it is broken)
 BROKEN: dict[str, tuple[Any, str, Break]] = {
     "A.lem9": (kernels, "empirical_ntk", times(-1)),
@@ -130,7 +172,18 @@ BROKEN: dict[str, tuple[Any, str, Break]] = {
     "A.forever": (beyond, "ntk_change", growing),
     "A.closed": (beyond, "dot_product_descent", scaled_rate(0.5)),
     "A.variants": (runs, "empirical_ntk", times_a_power_of_the_width(0.75)),
+    "A.inf": (estimator_features, "CosineKernel", without_norms),
+    "A.spec": (ViewMoments, "covariances", without_correction),
 }
+
+# Claims of several parts, each of which has to notice.
+BROKEN_ELSEWHERE: list[tuple[str, Any, str, Break]] = [
+    ("A.inf", pca_estimator, "pair_matrix", without_negatives),
+    ("A.inf", closed_form, "contrastive_pca", smallest_eigenvalues),
+    ("A.spec", WhitenedSolution, "scaled", of_unit_variance),
+    ("A.spec", spectral_estimator, "spectral_contrastive", orthonormal_heads),
+    ("A.spec", closed_form, "linear_probe", blind),
+]
 
 
 def test_every_claim_is_broken_once() -> None:
@@ -139,7 +192,21 @@ def test_every_claim_is_broken_once() -> None:
 
 @pytest.mark.parametrize("claim_id", BROKEN)
 def test_a_broken_implementation_changes_the_verdict(claim_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, name, broken = BROKEN[claim_id]
+    assert_noticed(claim_id, *BROKEN[claim_id], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("claim_id", "where", "name", "broken"),
+    BROKEN_ELSEWHERE,
+    ids=[f"{claim_id}-{broken.__name__}" for claim_id, _, _, broken in BROKEN_ELSEWHERE],
+)
+def test_every_part_of_a_claim_notices(
+    claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_noticed(claim_id, where, name, broken, monkeypatch)
+
+
+def assert_noticed(claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, name, broken(getattr(where, name)))
     (claim,) = select([claim_id])
     found = measure(claim, dataclasses.replace(QUICK, n_seeds=2))

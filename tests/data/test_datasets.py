@@ -226,7 +226,7 @@ def test_an_unknown_name_suggests_the_closest(name, hint):
     assert f"{name!r}" in message
     assert f"did you mean {hint}?" in message
     assert "mnist5k, digits, moons" in message
-    assert ".npz, .npy, idx" in message
+    assert ".npz, .npy, .csv, idx" in message
 
 
 @pytest.mark.parametrize("name", ["", "nowhere/at/all.npz", "zzzzzz", "a\0b", "x" * 5000])

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kontrast.data import load
+from kontrast.data import check_writable, load, load_parts, write_arrays, writing
 from kontrast.data.files import IDX_TYPES, read_arrays, read_idx
-from kontrast.errors import DataError, InputError
+from kontrast.errors import DataError, InputError, StoreError
 from tests.cases import generator, real_data
 
 fuzzed = settings(deadline=None, max_examples=150)
@@ -320,15 +320,15 @@ def test_headers_that_promise_the_impossible_are_refused(tmp_path, shape):
     assert "not a complete .npz file" in refusal(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a-images-idx3-ubyte", "a-images-idx3-ubyte.gz"])
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a-images-idx3-ubyte", "a-images-idx3-ubyte.gz"])
 def test_empty_files_and_files_of_rubbish_are_refused(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"")
     assert "is empty (0 bytes); download or save it again" in refusal(path)
     path.write_bytes(b"<html>404 not found</html>")
     message = refusal(path)
-    assert "no idx file" in message or "is not a complete" in message
-    assert "again" in message or "give the original idx file" in message
+    assert "no idx file" in message or "is not a complete" in message or "no numbers" in message
+    assert "again" in message or "give the original idx file" in message or "give a table" in message
 
 
 @fuzzed
@@ -560,14 +560,15 @@ def test_a_folder_without_data_says_what_it_found_and_what_it_looks_for(tmp_path
     message = refusal(tmp_path)
     assert found in message
     assert (
-        "must hold x.npy and y.npy, or train-images-idx3-ubyte and its labels, or exactly one .npz or .npy" in message
+        "must hold x.npy and y.npy, or train-images-idx3-ubyte and its labels, or exactly one .npz or .npy, or one .csv"
+        in message
     )
 
 
 def test_other_kinds_of_files_are_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("1,2")
-    message = refusal(tmp_path / "a.csv")
-    assert "of no known kind; give .npz, .npy, idx" in message
+    (tmp_path / "a.xlsx").write_text("1,2")
+    message = refusal(tmp_path / "a.xlsx")
+    assert "of no known kind; give .npz, .npy, .csv, idx" in message
 
 
 def test_a_file_that_cannot_be_opened_says_why(tmp_path):
@@ -580,6 +581,239 @@ def test_a_home_folder_is_understood(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     assert len(load("~/a.npy")) == 4
+
+
+# Tables
+
+
+def table(folder: Path, text: str) -> Path:
+    (folder / "a.csv").write_text(text)
+    return folder / "a.csv"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2.5\n3,-4e-1\n",
+        "a,b\n1,2.5\n3,-.4",
+        "\ufeffa;b\r\n1;2.5\r\n3;-0.4\r\n",
+        "\n a\tb \n\n1\t2.5\n 3 \t -0.4 \n\n",
+        '"the first","b, c"\n"1","2.5"\n3,-0.4',
+        "1,b\n1,2.5\n3,-0.4",  # a name that is a number
+    ],
+)
+def test_a_table_with_or_without_names(tmp_path, text):
+    data = load(table(tmp_path, text), dtype=torch.float64)
+    assert data.x.tolist() == [[1, 2.5], [3, -0.4]]
+    assert data.y is None
+
+
+@pytest.mark.parametrize(
+    "text, column, labels",
+    [
+        ("a,y,b\n1,7,2\n3,8,4\n", "y", [7, 8]),
+        ("a,y,b\n1,cat,2\n3,ant,4\n", "y", [1, 0]),
+        ("0,y,1\n1,cat,2\n3,ant,4\n", "y", [1, 0]),  # named as pandas does
+        ("1,cat,2\n3,ant,4\n", "1", [1, 0]),
+        ("1,7,2\n3,8,4\n", "-2", [7, 8]),
+        ("a,5,b\n1,7,2\n3,8,4\n", "5", [7, 8]),  # a name comes before a number
+        ('a,y,b\n1,"cat, black",2\n3,"ant",4\n', "y", [1, 0]),
+    ],
+)
+def test_a_column_of_a_table_holds_the_labels(tmp_path, text, column, labels):
+    data = load(table(tmp_path, text), label_column=column)
+    assert data.x.tolist() == [[1, 2], [3, 4]]
+    assert data.y.tolist() == labels
+
+
+def test_whole_numbers_in_a_table_are_pixels_of_images(tmp_path):
+    path = table(tmp_path, "0,51,102,255\n255,0,0,0")
+    assert load(path).x.tolist() == [[0, 51, 102, 255], [255, 0, 0, 0]]
+    torch.testing.assert_close(load(path, image_shape=(2, 2)).x[0, 0], torch.tensor([[0, 0.2], [0.4, 1]]))
+    assert load(table(tmp_path, "0.5,51,102,255"), image_shape=(2, 2)).x.max() == 255
+
+
+@pytest.mark.parametrize(
+    "text, options, given_text, fix",
+    [
+        ("a,b\n", {}, "names of columns and no numbers", "one sample a line"),
+        (" \n\n", {}, "no numbers", "one sample a line"),
+        ("1,2\n3\n", {}, "2 columns in its first line and 1 in sample 1", "save it again"),
+        ("a,b\n1,2\n3,4,5\n", {"label_column": "b"}, "and 3 in sample 1", "save it again"),
+        ("a,b\n1,2\n3,x y\n", {}, "column 'b' holds 'x y' in sample 1", "name the column as the labels"),
+        ("1,2\n3,x\n", {}, "column 1 holds 'x' in sample 1", "leave the column out"),
+        ("a,b\n1,\n3,4\n", {}, "column 'b' holds nothing in sample 0", "fill the value in"),
+        ("a,b\n1,nan\n", {}, "nan or infinite", "drop these rows"),
+        ("a,b\n1,2\n", {"label_column": "c"}, "no column 'c'", "a name, or the column's number from 0 to 1"),
+        ("a,a\n1,2\n", {"label_column": "a"}, "2 of them", "number"),
+        ("1,2\n", {"label_column": "2"}, "no line of names", "from 0 to 1"),
+        ("y\n1\n", {"label_column": "y"}, "one column, the labels", "more columns"),
+        ("a,y\n1,0.5\n", {"label_column": "y"}, "the label 0.5", "whole numbers"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(tmp_path, text, options, given_text, fix):
+    message = refusal(table(tmp_path, text), **options)
+    assert given_text in message
+    assert fix in message
+
+
+def test_only_tables_have_columns(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 2)))
+    assert "has no columns, so none called 'y'" in refusal(tmp_path / "a.npy", label_column="y")
+    with pytest.raises(InputError, match="'digits' has its own labels and no column 'y'"):
+        load("digits", label_column="y")
+    (tmp_path / "b.csv").write_bytes("a,b\n1,2".encode("utf-16"))
+    assert "not a text file in UTF-8" in refusal(tmp_path / "b.csv")
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_broken_table_is_read_or_refused(folder, data):
+    path = folder / "fuzz.csv"
+    path.write_bytes(broken(data, b"first,second\n1.5,2\n3,4e5\n-1,0\n"))
+    read_or_refused(path)
+
+
+def test_a_folder_may_hold_one_table(tmp_path):
+    table(tmp_path, "a,y\n1,0\n2,1\n")
+    assert load(tmp_path, label_column="y").y.tolist() == [0, 1]
+    np.save(tmp_path / "b.npy", np.zeros((5, 2)))
+    assert len(load(tmp_path)) == 5  # arrays come before tables
+
+
+# Parts, and labels in files of their own
+
+
+def test_parts_of_an_archive(tmp_path):
+    arrays = {"x_train": np.zeros((4, 2)), "y_train": np.arange(4) % 2, "x_test": np.ones((2, 2))}
+    np.savez(tmp_path / "a.npz", **arrays)
+    parts = load_parts(tmp_path / "a.npz")
+    assert list(parts) == ["train", "test"]
+    assert parts["train"].y.tolist() == [0, 1, 0, 1]
+    assert parts["test"].y is None
+    assert parts["test"].x.tolist() == [[1, 1], [1, 1]]
+    np.savez(tmp_path / "b.npz", x_test=np.ones((2, 2)))
+    assert len(load_parts(tmp_path / "b.npz")["all"]) == 2
+    np.savez(tmp_path / "c.npz", x_train=np.zeros((4, 2)), x_test=np.zeros((2, 3)))
+    with pytest.raises(DataError, match=r"samples of different shapes, \{'train': \(2,\), 'test': \(3,\)\}"):
+        load_parts(tmp_path / "c.npz")
+
+
+def test_parts_of_folders_and_names(tmp_path):
+    for part, n in (("train", 3), ("t10k", 2)):
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte", bytes_of_images(n))
+    assert {name: len(part) for name, part in load_parts(tmp_path).items()} == {"train": 3, "test": 2}
+    np.save(tmp_path / "x.npy", np.zeros((7, 2)))
+    assert {name: len(part) for name, part in load_parts(tmp_path).items()} == {"all": 7}
+    (tmp_path / "inner").mkdir()
+    np.savez(tmp_path / "inner" / "a.npz", x_train=np.zeros((3, 2)), x_test=np.zeros((2, 2)))
+    assert list(load_parts(tmp_path / "inner")) == ["train", "test"]
+    assert list(load_parts("moons")) == ["all"]
+    with pytest.raises(DataError, match=r"no data set or file is called 'gone\.npz'"):
+        load_parts("gone.npz")
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "npz of more", "csv", "csv with a name", "words", "idx"])
+def test_labels_in_a_file_of_their_own(tmp_path, kind):
+    np.savez(tmp_path / "x.npz", x_train=np.zeros((3, 2)), x_test=np.zeros((2, 2)))
+    values = np.array([2, 0, 1, 1, 0])
+    path = tmp_path / {"words": "y.csv", "idx": "y-idx1-ubyte"}.get(kind, f"y.{kind.split()[0]}")
+    match kind:
+        case "npy":
+            np.save(path, values)
+        case "npz":
+            np.savez(path, whatever=values)
+        case "npz of more":
+            np.savez(path, labels=values, other=np.zeros(3))
+        case "idx":
+            write_idx(path, values.astype(np.uint8))
+        case "words":
+            path.write_text("cow\nant\nbee\nbee\nant\n")
+        case _:
+            path.write_text("y\n" * (kind != "csv") + "\n".join(map(str, values)))
+    parts = load_parts(tmp_path / "x.npz", labels=str(path))
+    assert parts["train"].y.tolist() == [2, 0, 1]
+    assert parts["test"].y.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("y.csv", "1,2\n3,4\n", "must hold labels in one column, got 2 columns"),
+        ("y.csv", "1\n2\n", "has 5 samples but labels of shape (2,)"),
+        ("y.npy", "rubbish", "not a complete .npy file"),
+        ("y.txt", "1", "is no file of labels; give .npy"),
+    ],
+)
+def test_files_that_are_no_labels(tmp_path, name, content, said):
+    np.save(tmp_path / "samples.npy", np.zeros((5, 2)))
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        load_parts(tmp_path / "samples.npy", labels=str(tmp_path / name))
+    assert said in str(caught.value)
+    with pytest.raises(DataError, match=r"there is no file of labels gone\.csv"):
+        load_parts(tmp_path / "samples.npy", labels="gone.csv")
+    np.savez(tmp_path / "two.npz", a=np.zeros(5), b=np.zeros(5))
+    with pytest.raises(DataError, match="has the keys a, b; name the labels y"):
+        load_parts(tmp_path / "samples.npy", labels=str(tmp_path / "two.npz"))
+
+
+# Writing
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_what_is_written_reads_back(tmp_path, suffix, dtype):
+    z = torch.randn(20, 3, generator=generator(), dtype=torch.float64).numpy().astype(dtype) ** 9
+    path = write_arrays(tmp_path / f"z{suffix}", {"z": z})
+    kind = torch.float32 if dtype == np.float32 else torch.float64
+    np.testing.assert_array_equal(load(path, dtype=kind).x.numpy(), z)
+    if suffix == ".csv":
+        assert path.read_text().startswith("z0,z1,z2\n")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_archive_holds_several_arrays_and_others_one(tmp_path):
+    arrays = {"z": np.zeros((2, 3)), "y": np.arange(2)}
+    write_arrays(tmp_path / "z.npz", arrays)
+    with np.load(tmp_path / "z.npz") as archive:
+        assert sorted(archive.files) == ["y", "z"]
+    for suffix in (".npy", ".csv"):
+        with pytest.raises(InputError, match=r"file holds one array, got z, y; name it z\.npz"):
+            write_arrays(tmp_path / f"z{suffix}", arrays)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("a bug")])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_an_interrupted_write_leaves_the_old_file_alone(tmp_path, monkeypatch, suffix, error):
+    path = write_arrays(tmp_path / f"z{suffix}", {"z": np.zeros((2, 3))})
+    before = path.read_bytes()
+    real = writing._write
+
+    def fail(file, *arguments):
+        real(file, *arguments)
+        raise error
+
+    monkeypatch.setattr(writing, "_write", fail)
+    expected = StoreError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as caught:
+        write_arrays(path, {"z": np.ones((20, 3))})
+    if expected is StoreError:
+        assert f"cannot write {path}: No space left on device" in str(caught.value)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path):
+    (tmp_path / "z.npz").mkdir()
+    for path, said in {
+        tmp_path / "z.txt": "arrays are written as .npy, .npz, .csv, got 'z.txt'",
+        tmp_path / "z.npz": "is a folder; give the name of a file in it",
+        tmp_path / "gone" / "z.npy": "there is no folder",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            check_writable(path)
+        assert said in str(caught.value)
 
 
 # Real files

@@ -182,7 +182,7 @@ def test_the_text_of_a_view_reads_back_as_the_view(view):
         ("flip:0.25", HorizontalFlip(0.25)),
         ("noise", GaussianNoise()),
         ("noise:1e-3", GaussianNoise(0.001)),
-        ("affine", Affine(15, 0.05, 0.1)),
+        ("affine", Affine(15, 0.05, 0.2)),
         ("affine:30,0,0.2", Affine(30, 0.0, 0.2)),
         ("brightness", Brightness(0.4)),
         ("contrast:0.1", Contrast(0.1)),

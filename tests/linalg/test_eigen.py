@@ -327,6 +327,38 @@ def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
         call()
 
 
+@given(levels=lists(sampled_from(LEVELS), min_size=1, max_size=30), seed=integers(0, 2**16), k=integers(1, 30))
+def test_largest_eigenpairs_of_any_part_of_a_spectrum(levels: list[float], seed: int, k: int) -> None:
+    """By LAPACK's subset or whole; repeated values, negative ones, and all there are where k is more."""
+    values = torch.tensor(levels, dtype=torch.float64).sort(descending=True).values
+    A = symmetric(values, seed)
+    kept, k_found = A.clone(), min(k, len(levels))
+    found, vectors = linalg.largest_eigenpairs(A, k)
+    assert torch.equal(A, kept)
+    torch.testing.assert_close(found, values[:k], rtol=0, atol=1e-12)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(k_found).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(A @ vectors, vectors * found, rtol=0, atol=1e-12)
+
+
+def test_largest_eigenpairs_are_of_the_symmetric_part() -> None:
+    A = randn(12, 12)
+    found, _ = linalg.largest_eigenpairs(A, 3)
+    torch.testing.assert_close(found, torch.linalg.eigvalsh((A + A.mT) / 2).flip(0)[:3], rtol=0, atol=1e-12)
+
+
+def test_largest_eigenpairs_of_a_large_matrix_come_from_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = symmetric(0.9 ** torch.arange(300).double())
+    whole = linalg.largest_eigenpairs(A, 4)
+    calls, iterate = [], linalg.eigen.top_eigenpairs
+    monkeypatch.setattr(linalg.eigen, "top_eigenpairs", lambda *args: calls.append(args) or iterate(*args))
+    for name in ("DENSE_BELOW", "DIRECT_BELOW"):
+        monkeypatch.setattr(linalg.eigen, name, 200)
+    found, vectors = linalg.largest_eigenpairs(A, 4)
+    assert len(calls) == 1
+    torch.testing.assert_close(found, whole[0], rtol=0, atol=1e-9)
+    assert float(linalg.subspace_sines(vectors, whole[1]).max()) < 1e-7
+
+
 @pytest.mark.gpu
 def test_a_gpu_gives_the_same_pairs() -> None:
     if not torch.cuda.is_available():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from kontrast.errors import InputError
-from kontrast.nets import ACTIVATIONS, activation_from, leaky_relu
+from kontrast.nets import ACTIVATIONS, Activation, activation_from, leaky_relu
 from tests.cases import DTYPES
 
 NAMES = ["relu", "tanh", "sigmoid", "erf", "gelu", "softplus", "sine", "cosine", "gaussian", "leaky_relu", "linear"]
@@ -110,3 +112,28 @@ def test_functions_in_pieces_have_their_slopes(
 def test_functions_that_are_not_pointwise_are_refused(function: Callable[..., object], message: str) -> None:
     with pytest.raises(InputError, match=f"activation .*{message}"):
         activation_from(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "leaky_relu:0.25"])
+def test_named_activations_are_pickled_and_copied(name: str) -> None:
+    """Their derivatives are lambdas, which pickle cannot hold, so the name goes alone."""
+    act, a = activation_from(name), torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(act, protocol))
+        assert again.name == act.name
+        for one, other in ((act.value, again.value), (act.first, again.first), (act.second, again.second)):
+            assert torch.equal(one(a), other(a))
+    assert copy.deepcopy(act)(a).tolist() == act(a).tolist()
+
+
+def test_activations_of_ones_own_keep_their_function() -> None:
+    """One that happens to be called like a known one, or like a slope, is not mistaken for it."""
+    a = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for name in ("mine", "relu", "leaky_relu:0.5"):
+        act = Activation(name, torch.square, torch.zeros_like, torch.zeros_like, smooth=True)
+        assert torch.equal(copy.deepcopy(act)(a), a.square())
+        assert torch.equal(pickle.loads(pickle.dumps(act))(a), a.square())
+    own = activation_from(lambda t: t**3)
+    assert torch.equal(copy.deepcopy(own)(a), a**3)
+    with pytest.raises((pickle.PicklingError, AttributeError), match=r"lambda|local"):
+        pickle.dumps(own)

@@ -8,11 +8,12 @@
 """
 
 from kontrast.data.conventions import ImageShape, channels_first
-from kontrast.data.datasets import Dataset, half_moons, load
+from kontrast.data.datasets import Dataset, half_moons, load, load_parts
 from kontrast.data.image_views import Affine, Brightness, Contrast, Grey, HorizontalFlip, RandomResizedCrop
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
-from kontrast.data.views import Compose, View, default_view, parse_view
+from kontrast.data.views import Compose, View, default_view, fresh_view, parse_view
+from kontrast.data.writing import check_writable, write_arrays
 
 __all__ = [
     "Affine",
@@ -30,10 +31,14 @@ __all__ = [
     "RandomResizedCrop",
     "View",
     "channels_first",
+    "check_writable",
     "default_view",
     "draw_negatives",
+    "fresh_view",
     "half_moons",
     "load",
+    "load_parts",
     "make_pairs",
     "parse_view",
+    "write_arrays",
 ]

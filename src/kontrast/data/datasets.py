@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kontrast.data.conventions import ImageShape, labels_to_tensor, samples_to_tensor
-from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, read_arrays
+from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, read_arrays, read_labels, splits_in
 from kontrast.errors import DataError, InputError
 
 NAMES = ("mnist5k", "digits", "moons")
@@ -95,6 +95,7 @@ def load(
     *,
     split: str = "train",
     image_shape: ImageShape | None = None,
+    label_column: str | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Dataset:
@@ -102,10 +103,12 @@ def load(
 
     Args:
         source: "mnist5k" (5,000 real MNIST digits, 500 a class, in [0, 1]), "digits" (1,797 scikit-learn digits of 8×8
-            pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, idx, idx.gz or a folder of these (a
-            file called like a name is reached as "./NAME"). Bytes are scaled to [0, 1]; text labels become numbers.
+            pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, `.csv`, idx, idx.gz or a folder of
+            these (a file called like a name is reached as "./NAME"). Bytes are scaled to [0, 1]; text labels become
+            numbers.
         split: "train", "test" or "all", for files that have splits.
         image_shape: (h, w) or (c, h, w), to read rows as images.
+        label_column: of a `.csv`, the column that holds the labels, by name or by number from 0.
         seed: of the random numbers in "moons".
         dtype: number type of the samples.
     """
@@ -114,6 +117,8 @@ def load(
     if not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating type such as torch.float32, got {dtype}")
     name = os.fspath(source)
+    if name in NAMES and label_column is not None:
+        raise InputError(f"{name!r} has its own labels and no column {label_column!r}; leave the column out")
     if name == "mnist5k":
         arrays = _mnist5k()
     elif name == "digits":
@@ -122,12 +127,62 @@ def load(
         moons = half_moons(generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         arrays = Arrays(moons.x.numpy(), None if moons.y is None else moons.y.numpy())
     elif os.path.exists(path := os.path.expanduser(name)):
-        arrays = read_arrays(Path(path), split=split)
+        arrays = read_arrays(Path(path), split=split, label_column=label_column)
     else:
         raise DataError(_unknown(name))
     x = samples_to_tensor(arrays.x, source=name, image_shape=image_shape, dtype=dtype)
     y = None if arrays.y is None else labels_to_tensor(arrays.y, source=name, n_samples=len(x))
     return Dataset(x, y, name)
+
+
+def load_parts(
+    source: str | os.PathLike[str],
+    *,
+    labels: str | None = None,
+    image_shape: ImageShape | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Dataset]:
+    """A data set as {"train": …, "test": …} where it has both, and as {"all": …} where it has not.
+
+    `labels` is a file of labels, of train and then of test, or the column of a `.csv` that holds them; the other
+    options are those of `load`.
+    """
+    there = splits(source)
+    beside = labels is not None and Path(labels).expanduser().is_file()
+    if labels is not None and not beside and Path(labels).suffix in (".npy", ".npz", ".csv"):
+        raise DataError(f"there is no file of labels {labels}; check the path")
+    column = None if beside else labels
+    parts = {
+        part: load(source, split=part, image_shape=image_shape, label_column=column, seed=seed, dtype=dtype)
+        for part in (there if len(there) == 2 else ("all",))
+    }
+    shapes = {name: tuple(part.x.shape[1:]) for name, part in parts.items()}
+    if len(set(shapes.values())) > 1:
+        raise DataError(f"{os.fspath(source)} has samples of different shapes, {shapes}; give splits that fit together")
+    if beside and labels is not None:
+        y, start = load_labels(labels, n_samples=sum(map(len, parts.values()))), 0
+        for name, part in parts.items():
+            parts[name] = Dataset(part.x, y[start : start + len(part)], part.name)
+            start += len(part)
+    return parts
+
+
+def load_labels(source: str | os.PathLike[str], *, n_samples: int) -> Tensor:
+    """Labels (n_samples,) from a file of their own: `.npy`, `.npz`, idx, or a `.csv` of one column."""
+    path = Path(os.path.expanduser(os.fspath(source)))
+    return labels_to_tensor(read_labels(path, n_samples=n_samples), source=str(path), n_samples=n_samples)
+
+
+def splits(source: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The splits that a data set has: ("train", "test"), one of them, or ()."""
+    name = os.fspath(source)
+    if name in NAMES:
+        return ()
+    path = Path(os.path.expanduser(name))
+    if not path.exists():
+        raise DataError(_unknown(name))
+    return splits_in(path)
 
 
 def half_moons(

@@ -1,4 +1,4 @@
-"""Reading arrays from `.npz`, `.npy` and idx files and from a folder of these.
+"""Reading arrays from `.npz`, `.npy`, `.csv` and idx files and from a folder of these.
 
 Every way a file can be missing, cut short or wrong ends in a one-line `DataError`; nothing is ever unpickled.
 """
@@ -17,15 +17,16 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kontrast.data.conventions import Array
+from kontrast.data.tables import parse_labels, parse_table
 from kontrast.errors import DataError, KontrastError
 
 SPLITS = ("train", "test", "all")
-FILE_KINDS = ".npz, .npy, idx such as train-images-idx3-ubyte(.gz), or a folder of these"
+FILE_KINDS = ".npz, .npy, .csv, idx such as train-images-idx3-ubyte(.gz), or a folder of these"
 
 SAMPLE_KEYS = ("x", "data", "images")
 LABEL_KEYS = ("y", "labels", "label", "targets", "target")
@@ -58,19 +59,25 @@ class Arrays(NamedTuple):
     y: Array | None
 
 
-def read_arrays(path: Path, *, split: str = "train") -> Arrays:
+def read_arrays(path: Path, *, split: str = "train", label_column: str | None = None) -> Arrays:
     """Read samples and labels from an existing file or folder.
 
     * `.npz`: samples under x, data or images, labels under y, label(s) or target(s), in any case. With x_train and
       x_test (or train_images and so on) `split` chooses "train", "test" or "all". A lone array is taken as samples.
     * `NAME.npy`: labels from `NAME_labels.npy` beside it, or from `y….npy` when the name is `x….npy`.
+    * `.csv`: `parse_table`; labels from its `label_column`, which no other file has.
     * idx, plain or `.gz`: labels from the file with "images-idx3" replaced by "labels-idx1", where it exists.
-    * a folder: `x.npy`, else the idx images of `split` (train-, t10k- or test-), else its only `.npz` or `.npy`.
+    * a folder: `x.npy`, else the idx images of `split` (train-, t10k- or test-), else its only `.npz` or `.npy`,
+      else its only `.csv`.
 
     `split` is of no effect where the files have no splits.
     """
     if path.is_dir():
-        return _read_folder(path, split)
+        return _read_folder(path, split, label_column)
+    if path.suffix == ".csv":
+        return Arrays(*parse_table(_text(path), source=str(path), label_column=label_column))
+    if label_column is not None:
+        raise DataError(f"{path} has no columns, so none called {label_column!r}; give a file of labels")
     if path.suffix == ".npz":
         return _read_npz(path, split)
     if path.suffix == ".npy":
@@ -78,6 +85,37 @@ def read_arrays(path: Path, *, split: str = "train") -> Arrays:
     if IDX_NAME.search(path.name):
         return _read_idx_pair(path)
     raise DataError(f"{path} is of no known kind; give {FILE_KINDS}")
+
+
+def read_labels(path: Path, *, n_samples: int) -> Array:
+    """Labels alone: a `.npy` or idx file, y (or labels, targets) of a `.npz`, or a `.csv` of one column."""
+    if path.suffix == ".npz":
+        with _archive(path) as archive:
+            key = archive.files[0] if len(archive.files) == 1 else _find_key(archive.files, LABEL_KEYS)
+            if key is None:
+                raise DataError(f"{path} has the keys {', '.join(archive.files)}; name the labels y")
+            return np.asarray(archive[key])
+    if path.suffix == ".npy":
+        return _load_npy(path)
+    if path.suffix == ".csv":
+        return parse_labels(_text(path), source=str(path), n_samples=n_samples)
+    if IDX_NAME.search(path.name):
+        return read_idx(path)
+    raise DataError(f"{path} is no file of labels; give .npy, .npz, .csv or idx")
+
+
+def splits_in(path: Path) -> tuple[str, ...]:
+    """The splits that a file or folder has: train and test, one of them, or none."""
+    if path.is_dir():
+        files = _files_in(path)
+        if path / "x.npy" in files:
+            return ()
+        single = _single_files(files)
+        return tuple(_idx_parts(files, "all")) or (splits_in(single[0]) if len(single) == 1 else ())
+    if path.suffix != ".npz":
+        return ()
+    with _archive(path) as archive:
+        return tuple(part for part in ("train", "test") if _find_key(archive.files, SAMPLE_KEYS, part))
 
 
 def read_idx(path: Path) -> Array:
@@ -129,6 +167,17 @@ def _load_npy(path: Path) -> Array:
 
 
 def _read_npz(path: Path, split: str) -> Arrays:
+    with _archive(path) as archive:
+        chosen = _choose_keys(archive.files, path, split)
+        x = [archive[key] for key in chosen.x]
+        labels = {key: archive[key] for key in chosen.all_y}
+    labels = _number_text(labels)
+    return Arrays(_stack(x, path), _stack([labels[key] for key in chosen.y], path) if chosen.y else None)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[Any]:
+    """An open .npz file, whose errors are explained."""
     _require_content(path)
     # numpy leaves a file it opened itself open when the archive turns out broken, so it is opened here
     with _explained(path, "complete .npz file of plain numbers"), path.open("rb") as file:
@@ -136,11 +185,7 @@ def _read_npz(path: Path, split: str) -> Arrays:
         if isinstance(archive, np.ndarray):
             raise DataError(f"{path} is a single array; rename it to end in .npy")
         with archive:
-            chosen = _choose_keys(archive.files, path, split)
-            x = [archive[key] for key in chosen.x]
-            labels = {key: archive[key] for key in chosen.all_y}
-    labels = _number_text(labels)
-    return Arrays(_stack(x, path), _stack([labels[key] for key in chosen.y], path) if chosen.y else None)
+            yield archive
 
 
 class _Keys(NamedTuple):
@@ -207,9 +252,8 @@ def _stack(arrays: list[Array], path: Path) -> Array:
     return first if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _read_folder(folder: Path, split: str) -> Arrays:
-    with _explained(folder, "readable folder"):
-        files = sorted(name for name in folder.iterdir() if name.is_file())
+def _read_folder(folder: Path, split: str, label_column: str | None) -> Arrays:
+    files = _files_in(folder)
     if folder / "x.npy" in files:
         return _read_npy(folder / "x.npy")
     if any(IDX_IMAGES.search(file.name) for file in files):
@@ -219,14 +263,25 @@ def _read_folder(folder: Path, split: str) -> Arrays:
         if labels and len(labels) < len(parts):
             raise DataError(f"{folder} has labels for one split alone; ask for that split, or label both")
         return Arrays(x, _stack(labels, folder) if labels else None)
-    candidates = [file for file in files if file.suffix in (".npz", ".npy") and not file.stem.endswith("_labels")]
+    candidates = _single_files(files)
     if len(candidates) != 1:
         found = ", ".join(file.name for file in files[:5]) + (", …" if len(files) > 5 else "")
         raise DataError(
             f"{folder} holds {found or 'no file'}; it must hold x.npy and y.npy, or train-images-idx3-ubyte and its "
-            "labels, or exactly one .npz or .npy; or give the file itself"
+            "labels, or exactly one .npz or .npy, or one .csv; or give the file itself"
         )
-    return read_arrays(candidates[0], split=split)
+    return read_arrays(candidates[0], split=split, label_column=label_column)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    with _explained(folder, "readable folder"):
+        return sorted(name for name in folder.iterdir() if name.is_file())
+
+
+def _single_files(files: list[Path]) -> list[Path]:
+    """What a folder without x.npy and idx files may be read from; tables only where no arrays are."""
+    arrays = [file for file in files if file.suffix in (".npz", ".npy") and not file.stem.endswith("_labels")]
+    return arrays or [file for file in files if file.suffix == ".csv"]
 
 
 def _idx_parts(files: list[Path], split: str) -> list[str]:
@@ -253,6 +308,12 @@ def _idx_images(folder: Path, files: list[Path], part: str) -> Path:
             "ask for another split or give the file itself"
         )
     return images[0]
+
+
+def _text(path: Path) -> str:
+    _require_content(path)
+    with _explained(path, "text file in UTF-8"):
+        return path.read_text(encoding="utf-8-sig")
 
 
 def _require_content(path: Path) -> None:

@@ -81,10 +81,10 @@ class Affine:
 
     rotation: float = 15.0
     shift: float = 0.05
-    scale: float = 0.1
+    scale: float = 0.2
 
     def __post_init__(self) -> None:
-        write = "affine:15,0.05,0.1 (rotation in degrees, shift, scale)"
+        write = "affine:15,0.05,0.2 (rotation in degrees, shift, scale)"
         require_between("affine rotation", self.rotation, 0, 180, write=write)
         require_between("affine shift", self.shift, 0, 1, write=write)
         require_between("affine scale", self.scale, 0, 0.99, write=write)  # a factor of 0 leaves no image

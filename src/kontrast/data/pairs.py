@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kontrast.data.views import View
+from kontrast.data.views import View, fresh_view
 from kontrast.errors import InputError
 
 
@@ -130,13 +130,7 @@ def make_pairs(
     if n_positives < 1:
         raise InputError(f"asked for {n_positives} positives an anchor; ask for at least 1")
     n_negatives = _count_negatives(negatives, n_others=n - 1)
-    views = [view(x, generator) for _ in range(n_positives)]
-    for seen in views:
-        if seen.shape != x.shape or seen.dtype != x.dtype:
-            raise InputError(
-                f"the view {view} turned {x.dtype} {tuple(x.shape)} into {seen.dtype} {tuple(seen.shape)}; "
-                "a view must keep number type and shape"
-            )
+    views = [fresh_view(view, x, generator) for _ in range(n_positives)]
     anchor = torch.arange(n, device=x.device)
     positive = anchor[:, None] + n * torch.arange(1, n_positives + 1, device=x.device)  # (n, P)
     pool = torch.cat([x, *views])

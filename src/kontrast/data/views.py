@@ -51,12 +51,23 @@ class Compose:
 def parse_view(text: str) -> View:
     """The view written as `text`: a name, or a name with its numbers, or several of these joined by "+".
 
-    "crop:0.5,1.0" (area) or "crop:0.5,1.0,0.8,1.25" (area and ratio), "flip:0.5", "affine:15,0.05,0.1" (rotation, shift
+    "crop:0.5,1.0" (area) or "crop:0.5,1.0,0.8,1.25" (area and ratio), "flip:0.5", "affine:15,0.05,0.2" (rotation, shift
     and scale), "brightness:0.4", "contrast:0.4" and "grey:0.2" for images; "noise:0.1", "mask:0.25" and "mixup:0.2" for
     all samples. A name alone takes its view's own numbers. `str` of a view writes the same language.
     """
     views = [_parse_one(part.strip(), text) for part in text.split("+")]
     return views[0] if len(views) == 1 else Compose(tuple(views))
+
+
+def fresh_view(view: View, x: Tensor, generator: torch.Generator) -> Tensor:
+    """A view of a batch; refuses what is none, as a function of one's own may make it."""
+    seen: object = view(x, generator)
+    if not isinstance(seen, Tensor) or seen.shape != x.shape or seen.dtype != x.dtype:
+        made = f"{seen.dtype} {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
+        raise InputError(
+            f"the view {view} turned {x.dtype} {tuple(x.shape)} into {made}; a view must keep number type and shape"
+        )
+    return seen
 
 
 def default_view(dataset: Dataset) -> View:

@@ -9,6 +9,21 @@
 from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.features import Fourier, Patches
 from kontrast.estimators.model_files import load_model, save_model
+from kontrast.estimators.most_components import fit_most_components
+from kontrast.estimators.probes import Probed, compare_with_input, judge, knn_probe, linear_probe
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
 
-__all__ = ["ContrastivePCA", "Fourier", "Patches", "SpectralContrastive", "load_model", "save_model"]
+__all__ = [
+    "ContrastivePCA",
+    "Fourier",
+    "Patches",
+    "Probed",
+    "SpectralContrastive",
+    "compare_with_input",
+    "fit_most_components",
+    "judge",
+    "knn_probe",
+    "linear_probe",
+    "load_model",
+    "save_model",
+]

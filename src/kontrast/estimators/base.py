@@ -13,8 +13,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kontrast._types import Tensor
-from kontrast.data import Affine, GaussianNoise, View, parse_view
-from kontrast.errors import InputError
+from kontrast.data import Affine, GaussianNoise, View, fresh_view, parse_view
+from kontrast.errors import InputError, require_whole
 from kontrast.estimators.features import FeatureOptions
 from kontrast.estimators.samples import Samples, read_samples
 from kontrast.nets import FeatureMap
@@ -35,6 +35,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         features_: the frozen feature map.
         kernel_error_: at infinite width by landmarks, the share of the kernel's diagonal over the samples that they
             leave out; 0 where the kernel is exact, None at finite width.
+        eigenvalue_errors_: how far the eigenvalues lie below those of the exact kernel, estimated: they rise by as much
+            from half the landmarks to all of them as from all to infinitely many, where the error falls as one over
+            their number; zeros where the kernel is exact, None at finite width.
         n_features_in_: the number of values in a sample.
     """
 
@@ -58,6 +61,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     eigenvalues_: np.ndarray[Any, Any]
     mean_: np.ndarray[Any, Any] | None
     kernel_error_: float | None
+    eigenvalue_errors_: np.ndarray[Any, Any] | None
 
     def transform(self, X: Any) -> Any:
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
@@ -69,6 +73,12 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             # (φ − μ) W, subtracted before the product: after it, a large mean would leave its rounding behind.
             phi = self.features_(samples[batch])
             out[batch] = (phi if self._centre is None else phi - self._centre) @ self._frame
+        bad = (~torch.isfinite(out)).any(dim=1).nonzero().flatten()
+        if len(bad):
+            raise InputError(
+                f"the features of {len(bad)} of {len(out)} samples (the first is sample {int(bad[0])}) are NaN, "
+                "infinite or huge; scale the samples, or look at the encoder"
+            )
         return out.to(X.device) if isinstance(X, Tensor) else out.cpu().numpy()
 
     def save(self, path: str | Path) -> Path:
@@ -88,13 +98,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _options(self) -> FeatureOptions:
         """All options that need no data, checked."""
-        k = self.n_components
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"n_components must be a whole number of at least 1, got {k!r}")
-        if self.n_landmarks is not None and (
-            isinstance(self.n_landmarks, bool) or not isinstance(self.n_landmarks, int) or self.n_landmarks < 1
-        ):
-            raise InputError(f"n_landmarks must be a whole number of at least 1, or None, got {self.n_landmarks!r}")
+        require_whole("n_components", self.n_components)
+        if self.n_landmarks is not None:
+            require_whole("n_landmarks", self.n_landmarks, otherwise=", or None")
         if not (self.views == "auto" or isinstance(self.views, str) or callable(self.views)):
             raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
         if isinstance(self.views, str) and self.views != "auto":
@@ -114,10 +120,22 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             min_samples=min_samples,
         )
 
+    def _samples_to_fit(self, X: Any) -> Samples:
+        """Two samples at least, of which not all are the same."""
+        samples = self._samples(X, reset=True, min_samples=2)
+        first = samples[:1]
+        if all(bool((samples[batch] == first).all()) for batch in samples.batches(1024)):
+            raise InputError(f"all samples are the same ({len(samples)} of them), so there is nothing to contrast")
+        return samples
+
     def _view(self, samples: Samples) -> View:
+        """The view that was asked for, refusing what is none, at the latest when it makes one."""
         if self.views == "auto":
             return Affine() if samples.is_image else GaussianNoise(0.1)
-        return parse_view(self.views) if isinstance(self.views, str) else self.views
+        if isinstance(self.views, str):
+            return parse_view(self.views)
+        view: View = self.views
+        return lambda x, generator: fresh_view(view, x, generator)
 
     def _generator(self) -> torch.Generator:
         """A stream of its own; None counts as 0, so that the same call gives the same numbers."""
@@ -137,7 +155,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self, kernel: Kernel, samples: Samples, view: View | None, generator: torch.Generator
     ) -> KernelFeatures:
         """Nyström features on random samples, or on views of them."""
-        chosen = torch.randperm(len(samples), generator=generator)[: self.n_landmarks or LANDMARKS]
+        chosen = torch.randperm(len(samples), generator=generator)[: int(self.n_landmarks or LANDMARKS)]
         landmarks = samples[chosen]
         return nystrom_features(kernel, landmarks if view is None else view(landmarks, generator))
 
@@ -168,6 +186,24 @@ class KernelShare:
     def error(self) -> float | None:
         """The share left out; None without a kernel."""
         return None if self.kernel is None else max(0.0, 1 - self.held / self.whole) if self.whole else math.nan
+
+
+def half_span(features: FeatureMap) -> Tensor | None:
+    """An orthonormal basis of what half the landmarks span, within Nyström features; None for other features."""
+    if not isinstance(features, KernelFeatures) or features.mix is None or len(features.points) < 2:
+        return None
+    spanning = features(features.points[: len(features.points) // 2]).double()  # (L/2, r)
+    values, vectors = torch.linalg.eigh(spanning.mT @ spanning)
+    kept = values > torch.finfo(features.mix.dtype).eps * values[-1]
+    basis: Tensor = vectors[:, kept]
+    return basis
+
+
+def eigenvalue_errors(values: Tensor, with_half: Tensor) -> np.ndarray[Any, Any]:
+    """λ − λ' for those there are; the whole λ where half the landmarks lack it."""
+    fewer = torch.zeros_like(values)
+    fewer[: len(with_half)] = with_half
+    return np.asarray((values - fewer).clamp(min=0).cpu().numpy())
 
 
 def batch_rows(n_features: int) -> int:

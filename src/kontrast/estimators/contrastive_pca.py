@@ -7,12 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 
 from kontrast._types import Tensor
 from kontrast.data import ImageShape, Pairs, View, draw_negatives
-from kontrast.errors import InputError
-from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, batch_rows
+from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError, require_whole
+from kontrast.estimators.base import (
+    LANDMARKS,
+    ClosedFormEmbedding,
+    KernelShare,
+    batch_rows,
+    eigenvalue_errors,
+    half_span,
+)
 from kontrast.estimators.features import FeatureChoice
 from kontrast.estimators.samples import Samples
 from kontrast.linalg import fix_signs, largest_eigenpairs
@@ -24,6 +32,7 @@ from kontrast.spectral import (
     PairMoments,
     kernel_contrastive_pca,
     pair_matrix,
+    require_components,
     require_positive_values,
 )
 
@@ -100,15 +109,14 @@ class ContrastivePCA(ClosedFormEmbedding):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Samples are anchors, fresh views of them positives, other samples negatives; `y` is ignored."""
         self._options()
-        if isinstance(self.n_positives, bool) or not isinstance(self.n_positives, int) or self.n_positives < 1:
-            raise InputError(f"n_positives must be a whole number of at least 1, got {self.n_positives!r}")
-        samples, generator = self._samples(X, reset=True, min_samples=2), self._generator()
+        n_positives = require_whole("n_positives", self.n_positives)
+        if self.negatives != "all":
+            require_whole("negatives", self.negatives, otherwise=", or 'all'")
+        samples, generator = self._samples_to_fit(X), self._generator()
         negative = None
         if self.negatives != "all":
-            negative = draw_negatives(len(samples), self.negatives, generator=generator)
-            if negative.shape[1] == 0:
-                raise InputError("negatives=0 leaves nothing to repel; pass 1 or more, or 'all'")
-        pairs = _Drawn(samples, self._view(samples), self.n_positives, negative, generator)
+            negative = draw_negatives(len(samples), int(self.negatives), generator=generator)
+        pairs = _Drawn(samples, self._view(samples), n_positives, negative, generator)
         return self._fit(pairs, generator)
 
     def fit_pairs(self, anchors: Any, positives: Any, negatives: Any = None) -> Self:
@@ -120,7 +128,7 @@ class ContrastivePCA(ClosedFormEmbedding):
             negatives: likewise; None is the expectation over the other anchors.
         """
         self._options()
-        given = self._samples(anchors, reset=True, min_samples=2)
+        given = self._samples_to_fit(anchors)
         partners = [
             None if part is None else self._partners(name, part, anchors, given)
             for name, part in (("positives", positives), ("negatives", negatives))
@@ -148,7 +156,7 @@ class ContrastivePCA(ClosedFormEmbedding):
     def _fit(self, pairs: _Drawn | _Given, generator: torch.Generator) -> Self:
         try:
             return self._fit_whole(pairs, generator)
-        except InputError as error:
+        except TooManyComponentsError as error:
             if self.n_features_in_ > 1:
                 raise
             raise InputError(
@@ -168,8 +176,7 @@ class ContrastivePCA(ClosedFormEmbedding):
     def _fit_features(self, features: FeatureMap, pairs: _Drawn | _Given, *, kernel: Kernel | None) -> Self:
         samples = pairs.anchors
         n_features = features(samples[:2]).shape[1]
-        if self.n_components > n_features:
-            raise InputError(f"n_components={self.n_components}, but there are only {n_features} features")
+        k = require_components(self.n_components, n_features)
         moments = PairMoments(n_features, len(samples), samples.device)
         share = KernelShare(kernel)
         with progress_bar("fitting", self.progress) as advance:
@@ -184,19 +191,29 @@ class ContrastivePCA(ClosedFormEmbedding):
             raise InputError(
                 "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
             )
-        values, frame = largest_eigenpairs(C, self.n_components)
-        # Rounding of an eigenvalue: some eps of the features' products, which the trace of their sum of squares bounds.
-        noise = 16 * torch.finfo(samples.dtype).eps * float(C.norm())
-        require_positive_values(values, self.n_components, noise=noise)
-        self.kernel_error_ = share.error
+        values, frame = largest_eigenpairs(C, k)
+        size = C.abs().max()  # taken out before squaring
+        require_positive_values(values, k, noise=16 * torch.finfo(samples.dtype).eps * float(size * (C / size).norm()))
+        self.kernel_error_, self.eigenvalue_errors_ = share.error, None
+        if (half := half_span(features)) is not None:
+            inside = half.mT @ C @ half
+            fewer = largest_eigenpairs(inside, min(k, len(inside)))[0] if len(inside) else values[:0]
+            self.eigenvalue_errors_ = eigenvalue_errors(values, fewer)
         return self._finish(features, fix_signs(frame), values, None)
 
     def _fit_kernel(self, kernel: Kernel, pairs: _Drawn | _Given) -> Self:
         pool, S = pairs.pool()
-        if self.n_components > len(pool):
-            raise InputError(f"n_components={self.n_components}, but there are only {len(pool)} points in the pairs")
-        frame, values = kernel_contrastive_pca(kernel(pool), S, self.n_components)
-        self.kernel_error_ = 0.0
+        k = require_components(self.n_components, len(pool), "points of the pairs")
+        try:
+            frame, values = kernel_contrastive_pca(kernel(pool), S, k)
+        except TooManyComponentsError:
+            raise
+        except (ConvergenceError, InputError) as error:
+            raise InputError(
+                f"the kernel over the {len(pool)} points of the pairs is too close to singular for an exact solution: "
+                f"many points are alike; pass n_landmarks={min(len(pool), LANDMARKS)}"
+            ) from error
+        self.kernel_error_, self.eigenvalue_errors_ = 0.0, np.zeros(k)
         return self._finish(KernelFeatures(kernel, pool), frame, values, None)
 
 

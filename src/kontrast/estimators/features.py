@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError, require_positive
+from kontrast.errors import InputError, require_positive, require_whole
 from kontrast.estimators.samples import Samples
 from kontrast.kernels import InfiniteNetwork
 from kontrast.nets import (
@@ -49,13 +49,15 @@ class Patches:
     """`features="patches"`: convolutions of images with `width` whitened random patches; see `nets.PatchFeatures`.
 
     `size` is the side of a patch, a fifth of the image's (3 at least) without; responses above `threshold` are averaged
-    over `grid` × `grid` cells.
+    over `grid` × `grid` cells; `contrast_floor` is the deviation below which a patch counts as flat: 0.1 suits
+    drawings, 0.03 photographs.
     """
 
     size: int | None = None
     grid: int = 3
     threshold: float = 0.5
     two_sided: bool = False
+    contrast_floor: float = 0.1
 
 
 WORDS: dict[str, Network | Fourier | Patches] = {"random": Network(), "fourier": Fourier(), "patches": Patches()}
@@ -95,13 +97,13 @@ class FeatureOptions:
         require_positive(delta=self.delta)
         if not isinstance(choice, Network) and (self.depth, self.activation) != (1, "relu"):
             raise InputError("depth and activation belong to features='random'; leave them out, or leave features out")
-        if isinstance(choice, Patches) and self.is_infinite:
+        if isinstance(choice, Patches) and self.width == math.inf:
             raise InputError("patches have no infinite width; pass the number of filters, such as width=1024")
         if isinstance(choice, Network | Fourier | Patches) and not self.is_infinite:
-            whole = isinstance(self.width, int) or (isinstance(self.width, float) and self.width.is_integer())
-            if isinstance(self.width, bool) or not whole or self.width < 1:
-                raise InputError(f"width must be a whole number of at least 1, or math.inf, got {self.width!r}")
-        InfiniteNetwork(depth=self.depth, activation=self.activation)  # refuses what no network has
+            whole = int(self.width) if isinstance(self.width, float) and self.width.is_integer() else self.width
+            require_whole("width", whole, otherwise=", or math.inf")
+        require_whole("depth", self.depth)
+        InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what no activation is
 
     @property
     def is_infinite(self) -> bool:
@@ -119,7 +121,7 @@ class FeatureOptions:
         if isinstance(choice, Fourier):
             kernel: Kernel = GaussianKernel(_length_scale(choice, samples, generator))
         else:
-            kernel = NetworkKernel(InfiniteNetwork(depth=self.depth, activation=self.activation))
+            kernel = NetworkKernel(InfiniteNetwork(depth=int(self.depth), activation=self.activation))
         return kernel if self.scale is None else CosineKernel(kernel, self.scale)
 
     def map(self, samples: Samples, generator: torch.Generator) -> FeatureMap:
@@ -127,9 +129,9 @@ class FeatureOptions:
         choice, where = read_choice(self.features), (samples.device, samples.dtype)
         d_in = math.prod(samples.shape)
         if isinstance(choice, Network):
-            check_shape(d_in, int(self.width), 1, depth=self.depth, parametrization="ntk")
+            check_shape(d_in, int(self.width), 1, depth=int(self.depth), parametrization="ntk")
             drawn = NetworkFeatures.draw(
-                d_in, int(self.width), depth=self.depth, activation=self.activation, generator=generator
+                d_in, int(self.width), depth=int(self.depth), activation=self.activation, generator=generator
             )
             return ScaledFeatures(drawn.to(*where), self.scale)
         if isinstance(choice, Fourier):
@@ -140,14 +142,11 @@ class FeatureOptions:
             patches = PatchFeatures.from_images(
                 _some(samples, generator),
                 int(self.width),
-                size=choice.size,
-                grid=choice.grid,
-                threshold=choice.threshold,
-                two_sided=choice.two_sided,
                 generator=generator,
+                **asdict(choice),
             )
             return ScaledFeatures(patches.to(*where), self.scale)
-        return ScaledFeatures(EncoderFeatures(choice).to(*where), self.scale)
+        return ScaledFeatures(EncoderFeatures(choice), self.scale)
 
 
 def _some(samples: Samples, generator: torch.Generator) -> Tensor:

@@ -19,10 +19,11 @@ from kontrast.data import parse_view
 from kontrast.errors import DataError, InputError
 from kontrast.estimators.base import ClosedFormEmbedding
 from kontrast.estimators.contrastive_pca import ContrastivePCA
-from kontrast.estimators.features import Fourier, Network, Patches, read_choice
+from kontrast.estimators.features import Fourier, Network, Patches
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
 from kontrast.kernels import InfiniteNetwork
 from kontrast.nets import (
+    Activation,
     EncoderFeatures,
     FeatureMap,
     FourierFeatures,
@@ -36,6 +37,7 @@ from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, KernelFeatur
 FORMAT = 1
 MODELS: dict[str, type[ClosedFormEmbedding]] = {kind.__name__: kind for kind in (ContrastivePCA, SpectralContrastive)}
 CHOICES: dict[str, Any] = {"random": Network, "fourier": Fourier, "patches": Patches}
+PATCH_OPTIONS = ("image_shape", "grid", "threshold", "sides", "contrast_floor")
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -49,14 +51,16 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
     if not hasattr(model, "components_"):
         raise InputError("the model is not fitted, so there is nothing to save; call fit first")
     arrays: Arrays = {"components": model.components_, "eigenvalues": model.eigenvalues_}
-    if model.mean_ is not None:
-        arrays["mean"] = model.mean_
+    for name, array in (("mean", model.mean_), ("eigenvalue_errors", model.eigenvalue_errors_)):
+        if array is not None:
+            arrays[name] = array
     header = {
         "format": FORMAT,
         "model": type(model).__name__,
         "parameters": _written_parameters(model),
         "features": _write_map(model.features_, arrays),
         "n_features_in": model.n_features_in_,
+        "feature_names_in": [str(name) for name in getattr(model, "feature_names_in_", ())],
         "kernel_error": model.kernel_error_,
     }
     text = json.dumps(header, sort_keys=True)
@@ -87,6 +91,19 @@ def load_model(path: str | Path, *, features: Any = None, device: str | None = N
     """
     source = Path(path)
     header, arrays = _read(source)
+    try:
+        return _rebuilt(source, header, arrays, features, device)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise DataError(
+            f"{source} has a header that makes no model ({type(error).__name__}: {error}); save the model again"
+        ) from error
+
+
+def _rebuilt(
+    source: Path, header: Mapping[str, Any], arrays: Arrays, features: Any, device: str | None
+) -> ClosedFormEmbedding:
     kind = MODELS[header["model"]]
     where, dtype = resolve_device(device or "cpu"), _number_type(arrays["components"])
     if header["features"]["kind"] == "encoder" and features is None:
@@ -96,13 +113,15 @@ def load_model(path: str | Path, *, features: Any = None, device: str | None = N
     parameters = _read_parameters(header["parameters"], features)
     model = kind(**{**parameters, "device": device})
     model.n_features_in_ = int(header["n_features_in"])
-    model.kernel_error_ = header["kernel_error"]
+    if header["feature_names_in"]:
+        model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
+    model.kernel_error_, model.eigenvalue_errors_ = header["kernel_error"], arrays.get("eigenvalue_errors")
     model._fit_dtype = dtype
 
     def tensor(name: str) -> Tensor:
         return torch.from_numpy(arrays[name]).to(where)
 
-    feature_map = _read_map(header["features"], tensor, features, where, dtype)
+    feature_map = _read_map(header["features"], tensor, features)
     model._finish(
         feature_map, tensor("components").mT, tensor("eigenvalues"), tensor("mean") if "mean" in arrays else None
     )
@@ -152,20 +171,30 @@ def _number_type(array: np.ndarray[Any, Any]) -> torch.dtype:
 
 
 def _written_parameters(model: ClosedFormEmbedding) -> dict[str, Any]:
-    written = model.get_params(deep=False)
+    written: dict[str, Any] = model.get_params(deep=False)
     for name in ("device", "progress"):
         del written[name]
-    written["n_components"] = int(model.n_components)
+    for name, value in written.items():
+        if isinstance(value, np.generic):
+            written[name] = value.item()
     written["width"] = "inf" if model.width == math.inf else int(model.width)
-    choice = read_choice(model.features)
-    written["features"] = None
-    if isinstance(choice, Network | Fourier | Patches):
-        kind = next(word for word, made in CHOICES.items() if isinstance(choice, made))
-        written["features"] = {"kind": kind, **asdict(choice)}
+    written["features"] = _written_choice(model.features)
+    if model.image_shape is not None:
+        written["image_shape"] = [int(size) for size in model.image_shape]
     written["activation"] = activation_from(model.activation).name
     written["views"] = _written_view(model.views)
     written["random_state"] = int(model.random_state) if isinstance(model.random_state, int | np.integer) else None
     return written
+
+
+def _written_choice(features: Any) -> Any:
+    """The word that was given, or its options; None for an encoder."""
+    if isinstance(features, str):
+        return features
+    for word, made in CHOICES.items():
+        if isinstance(features, made):
+            return {"kind": word, **asdict(features)}
+    return None
 
 
 def _written_view(view: Any) -> str | None:
@@ -182,8 +211,12 @@ def _written_view(view: Any) -> str | None:
 def _read_parameters(written: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
     parameters = dict(written)
     parameters["width"] = math.inf if written["width"] == "inf" else written["width"]
-    choice = dict(written["features"] or {})
-    parameters["features"] = CHOICES[choice.pop("kind")](**choice) if choice else encoder
+    choice = written["features"]
+    if isinstance(choice, dict):
+        options = {name: value for name, value in choice.items() if name != "kind"}
+        parameters["features"] = CHOICES[choice["kind"]](**options)
+    elif choice is None:
+        parameters["features"] = encoder
     parameters["views"] = written["views"] or "auto"
     if written["image_shape"] is not None:
         parameters["image_shape"] = tuple(written["image_shape"])
@@ -202,14 +235,13 @@ def _write_map(features: FeatureMap, arrays: Arrays) -> dict[str, Any]:
             return {**_write_map(features.features, arrays), "delta": features.delta}
         case NetworkFeatures():
             put(**{f"hidden{i}": V for i, V in enumerate(features.hidden)})
-            return {"kind": "random", "depth": len(features.hidden), "activation": _named(features.activation.name)}
+            return {"kind": "random", "depth": len(features.hidden), "activation": _named(features.activation)}
         case FourierFeatures():
             put(frequencies=features.frequencies, phases=features.phases)
             return {"kind": "fourier"}
         case PatchFeatures():
             put(filters=features.filters, offsets=features.offsets)
-            names = ("image_shape", "grid", "threshold", "sides")
-            return {"kind": "patches", **{name: getattr(features, name) for name in names}}
+            return {"kind": "patches", **{name: getattr(features, name) for name in PATCH_OPTIONS}}
         case KernelFeatures():
             put(points=features.points, **({} if features.mix is None else {"mix": features.mix}))
             return {"kind": "kernel", "mixed": features.mix is not None, "kernel": _write_kernel(features.kernel)}
@@ -218,13 +250,14 @@ def _write_map(features: FeatureMap, arrays: Arrays) -> dict[str, Any]:
     raise InputError(f"features of the type {type(features).__name__} cannot be saved")
 
 
-def _named(activation: str) -> str:
+def _named(activation: Activation) -> str:
     """The name, where it says all."""
-    if activation.endswith("()"):
+    if not activation.is_named:
         raise InputError(
-            f"the activation {activation} is a function of your own, which a file cannot hold; use one of kontrast's"
+            f"the activation {activation.name} is a function of your own, which a file cannot hold; use one "
+            "of kontrast's"
         )
-    return activation
+    return activation.name
 
 
 def _write_kernel(kernel: Kernel) -> dict[str, Any]:
@@ -234,14 +267,12 @@ def _write_kernel(kernel: Kernel) -> dict[str, Any]:
         case GaussianKernel():
             return {"kind": "gaussian", "length_scale": kernel.length_scale}
         case NetworkKernel(network=network):
-            name = _named(activation_from(network.activation).name)
+            name = _named(activation_from(network.activation))
             return {"kind": "network", "depth": network.depth, "activation": name}
     raise InputError(f"a kernel of the type {type(kernel).__name__} cannot be saved")
 
 
-def _read_map(
-    header: Mapping[str, Any], tensor: Callable[[str], Tensor], encoder: Any, device: torch.device, dtype: torch.dtype
-) -> FeatureMap:
+def _read_map(header: Mapping[str, Any], tensor: Callable[[str], Tensor], encoder: Any) -> FeatureMap:
     kind = header["kind"]
     if kind == "kernel":
         mix = tensor("features.mix") if header["mixed"] else None
@@ -252,10 +283,10 @@ def _read_map(
     elif kind == "fourier":
         inner = FourierFeatures(tensor("features.frequencies"), tensor("features.phases"))
     elif kind == "patches":
-        options = {name: header[name] for name in ("image_shape", "grid", "threshold", "sides")}
+        options = {name: header[name] for name in PATCH_OPTIONS}
         inner = PatchFeatures(tensor("features.filters"), tensor("features.offsets"), **options)
     else:
-        inner = EncoderFeatures(encoder).to(device, dtype)
+        inner = EncoderFeatures(encoder, n_features=tensor("components").shape[1])
     return ScaledFeatures(inner, header["delta"])
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from kontrast._types import Tensor, resolve_device, resolve_dtype
 from kontrast.data import ImageShape, channels_first
-from kontrast.errors import InputError
+from kontrast.errors import InputError, require_whole
 
 Index = slice | Tensor
 
@@ -44,7 +44,8 @@ class Samples:
             part = self.source[index if isinstance(index, slice) else index.to(self.source.device)]
         else:
             rows = self.source[index if isinstance(index, slice) else index.cpu().numpy()]
-            part = torch.from_numpy(np.array(rows))  # a copy: memory maps may be read-only, and are not contiguous
+            # A copy, as memory maps may be read-only and are not contiguous, in the byte order that torch knows.
+            part = torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("=")))
         moved = part.to(device=self.device, dtype=self.dtype)
         return moved / 255 if part.dtype == torch.uint8 else moved
 
@@ -67,6 +68,10 @@ def read_samples(
 
     Sets `n_features_in_` with `reset`, and compares with it without.
     """
+    if image_shape is not None:
+        image_shape = _image_shape(image_shape)
+    if device is not None and not isinstance(device, str):
+        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {device!r}")
     if isinstance(X, Tensor):
         source: Tensor | np.ndarray[Any, Any] = _tensor(X.detach(), image_shape, min_samples)
     elif isinstance(X, np.ndarray) and X.ndim in (3, 4):
@@ -80,6 +85,14 @@ def read_samples(
     _count_features(estimator, math.prod(source.shape[1:]), reset=reset)
     where = source.device if device is None and isinstance(source, Tensor) else resolve_device(device or "cpu")
     return Samples(source, where, _number_type(source.dtype, dtype))
+
+
+def _image_shape(given: Any) -> ImageShape:
+    sizes = list(given) if isinstance(given, list | tuple) else []
+    if len(sizes) not in (2, 3):
+        raise InputError(f"image_shape must be (h, w) or (c, h, w), got {given!r}")
+    whole = tuple(require_whole(f"each size of image_shape {tuple(sizes)}", size) for size in sizes)
+    return (whole[0], whole[1]) if len(whole) == 2 else (whole[0], whole[1], whole[2])
 
 
 def _tensor(X: Tensor, image_shape: ImageShape | None, min_samples: int) -> Tensor:

@@ -9,23 +9,23 @@ import torch
 
 from kontrast._types import Tensor
 from kontrast.data import ImageShape, View
-from kontrast.errors import InputError
-from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, batch_rows
+from kontrast.errors import InputError, is_number, require_whole
+from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, batch_rows, eigenvalue_errors, half_span
 from kontrast.estimators.features import FeatureChoice, FeatureOptions
 from kontrast.estimators.samples import Samples
 from kontrast.nets import FeatureMap
 from kontrast.progress import progress_bar
-from kontrast.spectral import Kernel, ViewMoments, spectral_contrastive
+from kontrast.spectral import Kernel, ViewMoments, require_components, require_ridge, spectral_contrastive
 
 
 class SpectralContrastive(ClosedFormEmbedding):
-    r"""The minimum of the spectral contrastive loss over linear heads of frozen features, without training.
+    r"""The best whitened linear head over frozen features, by which views of a sample agree most, without training.
 
-    With Σ the covariance of the features over all views and B the covariance of two views of a sample, the heads solve
-    $B w = \lambda(\Sigma + \rho I)w$; λ is the share of an output's variance that views of a sample have in common. The
-    loss is $-2\,\mathbb{E} f(x)\cdot f(x^+) + \mathbb{E}(f(x)\cdot f(x'))^2$ of centred f, and with `whiten` the
-    objective is $\mathrm{Tr}(W^\top B W)$ under $W^\top(\Sigma + \rho I)W = I$. Both moments are added up over batches
-    and views: one pass over the samples, memory O(M²) whatever their number.
+    With Σ the covariance of the features over all views and B the covariance of two views of a sample, it maximises
+    $\mathrm{Tr}(W^\top B W)$ under $W^\top(\Sigma + \rho I)W = I$: the heads solve $B w = \lambda(\Sigma + \rho I)w$,
+    and λ is the share of an output's variance that views of a sample have in common. With `power=0.5` it is the minimum
+    of the spectral contrastive loss $-2\,\mathbb{E} f(x)\cdot f(x^+) + \mathbb{E}(f(x)\cdot f(x'))^2$ of centred f.
+    Both moments are added up over batches and views: one pass over the samples, memory O(M²) whatever their number.
 
     Args:
         n_components: the dimension of the embedding.
@@ -39,7 +39,9 @@ class SpectralContrastive(ClosedFormEmbedding):
             noise of deviation 0.1 for rows.
         n_views: views of each sample.
         ridge: ρ as a share of the total variance Tr Σ.
-        whiten: outputs of unit variance, instead of variance λ.
+        power: the outputs' deviations are λ^power: 0 for whitened outputs, 0.5 for the minimum of the spectral
+            contrastive loss, 1 to weigh neighbours by what views share. A linear probe on standardised outputs does
+            not see it; distances do.
         image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
         n_landmarks: at infinite width, the samples that span the solution (Nyström), 2048 or all of fewer without.
         device: "cpu", "cuda", …; None is where X is.
@@ -60,8 +62,8 @@ class SpectralContrastive(ClosedFormEmbedding):
         delta: float = 1e-6,
         views: str | View = "auto",
         n_views: int = 8,
-        ridge: float = 1e-5,
-        whiten: bool = False,
+        ridge: float = 3e-6,
+        power: float = 0.0,
         image_shape: ImageShape | None = None,
         n_landmarks: int | None = None,
         device: str | None = None,
@@ -79,7 +81,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         self.views = views
         self.n_views = n_views
         self.ridge = ridge
-        self.whiten = whiten
+        self.power = power
         self.image_shape = image_shape
         self.n_landmarks = n_landmarks
         self.device = device
@@ -90,16 +92,15 @@ class SpectralContrastive(ClosedFormEmbedding):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fresh views of every sample; `y` is ignored."""
         options = self._options()
-        if isinstance(self.n_views, bool) or not isinstance(self.n_views, int) or self.n_views < 2:
-            raise InputError(f"n_views must be a whole number of at least 2, to compare views, got {self.n_views!r}")
-        samples, generator = self._samples(X, reset=True, min_samples=2), self._generator()
+        n_views = require_whole("n_views", self.n_views, least=2)
+        samples, generator = self._samples_to_fit(X), self._generator()
         view = self._view(samples)
         features, kernel = self._make_features(options, samples, view, generator)
-        fit = _Fit(features, kernel, samples)
+        fit = _Fit(features, kernel, samples, self.n_components)
         with progress_bar("fitting", self.progress) as advance:
             for batch in samples.batches(batch_rows(fit.n_features)):
                 x = samples[batch]
-                fit.add(view(x, generator) for _ in range(self.n_views))
+                fit.add(view(x, generator) for _ in range(n_views))
                 advance(batch.stop, len(samples))
         return self._solve(fit)
 
@@ -115,7 +116,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         first = read[0]
         read = [Samples(one.source, first.device, first.dtype) for one in read]
         features, kernel = self._make_features(options, first, None, self._generator())
-        fit = _Fit(features, kernel, first)
+        fit = _Fit(features, kernel, first, self.n_components)
         with progress_bar("fitting", self.progress) as advance:
             for batch in first.batches(batch_rows(fit.n_features)):
                 fit.add(view[batch] for view in read)
@@ -135,7 +136,7 @@ class SpectralContrastive(ClosedFormEmbedding):
             views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
             if fit is None:
                 features, kernel = self._make_features(options, views[0], None, self._generator())
-                fit = _Fit(features, kernel, views[0])
+                fit = _Fit(features, kernel, views[0], self.n_components)
             if len({(len(view), *view.shape) for view in views}) > 1:
                 shapes = [(len(view), *view.shape) for view in views]
                 raise InputError(f"batch {number} has views of different shapes, {shapes}")
@@ -143,6 +144,13 @@ class SpectralContrastive(ClosedFormEmbedding):
         if fit is None:
             raise InputError("the loader gave no batch; give at least one batch of views")
         return self._solve(fit)
+
+    def _options(self) -> FeatureOptions:
+        power = self.power
+        if not is_number(power) or not 0 <= power <= 10:
+            raise InputError(f"power must be a number from 0 (whitened) to 10, got {power!r}")
+        require_ridge(self.ridge)
+        return super()._options()
 
     def _make_features(
         self, options: FeatureOptions, samples: Samples, view: View | None, generator: torch.Generator
@@ -155,18 +163,32 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     def _solve(self, fit: _Fit) -> Self:
         covariance, between = fit.moments.covariances()
-        solution = spectral_contrastive(between, covariance, int(self.n_components), ridge=self.ridge)
-        self.kernel_error_ = fit.share.error
-        frame = solution.frame if self.whiten else solution.spectral_frame
-        return self._finish(fit.features, frame, solution.values, fit.moments.mean)
+        solution = spectral_contrastive(between, covariance, fit.k, ridge=self.ridge, resolution=fit.moments.resolution)
+        self.kernel_error_, self.eigenvalue_errors_ = fit.share.error, None
+        if (half := half_span(fit.features)) is not None:
+            self.eigenvalue_errors_ = eigenvalue_errors(
+                solution.values, _values_within(half, covariance, between, fit.k, solution.ridge)
+            )
+        return self._finish(fit.features, solution.scaled(self.power), solution.values, fit.moments.mean)
+
+
+def _values_within(basis: Tensor, covariance: Tensor, between: Tensor, k: int, ridge: float) -> Tensor:
+    """The positive eigenvalues of the same problem, with the same ρ, inside a subspace of the features."""
+    inside = basis.mT @ covariance @ basis
+    variance = float(inside.diagonal().sum())
+    if not variance > 0:  # landmarks that are blank
+        return covariance.new_zeros(0)
+    k = min(k, len(inside))
+    return spectral_contrastive(basis.mT @ between @ basis, inside, k, ridge=ridge / variance, allow_fewer=True).values
 
 
 class _Fit:
     """Moments of features over views, as batches come."""
 
-    def __init__(self, features: FeatureMap, kernel: Kernel | None, first: Samples) -> None:
+    def __init__(self, features: FeatureMap, kernel: Kernel | None, first: Samples, n_components: int) -> None:
         self.features, self.first, self.share = features, first, KernelShare(kernel)
         self.n_features = features(first[:2]).shape[1]
+        self.k = require_components(n_components, self.n_features)
         self.moments = ViewMoments(self.n_features, first.device)
 
     def add(self, views: Iterable[Tensor]) -> None:

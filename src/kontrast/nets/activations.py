@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +40,13 @@ class Activation:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickled by name where there is one: lambdas cannot be."""
-        named = self.name in ACTIVATIONS or self.name.startswith("leaky_relu:")
-        return (activation_from, (self.name,)) if named else super().__reduce__()
+        return (activation_from, (self.name,)) if self.is_named else super().__reduce__()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether `activation_from` makes this very one of its name alone."""
+        known = self.name in ACTIVATIONS or self.name.startswith("leaky_relu:")
+        return known and activation_from(self.name) is self
 
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # standard normal density at 0
@@ -66,6 +72,7 @@ def _tanh_second(a: Tensor) -> Tensor:
     return -2 * t * (1 - t * t)
 
 
+@functools.lru_cache(maxsize=64)  # the same slope, the same object
 def leaky_relu(slope: float = 0.01) -> Activation:
     """max(a, slope·a) for a slope in [0, 1]; 0 is ReLU, 1 is linear."""
     if not 0 <= slope <= 1:

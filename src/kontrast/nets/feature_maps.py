@@ -10,17 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError
+from kontrast.errors import InputError, is_number, require_positive
 from kontrast.nets.activations import Activation, activation_from
 from kontrast.nets.mlp import hidden_activations
 
 PATCHES_DRAWN = 100_000  # to estimate the whitening of at most some hundred dimensions
-CONTRAST_FLOOR = 1e-3  # added to a patch's variance: 0.03 of the range of values in [0, 1], below it is noise
 WHITENING_FLOOR = 0.1  # added to the eigenvalues, of mean 1 or less, of normalised patches (Coates & Ng 2012)
 FLAT = 0.1  # a normalised patch of less mean square is nearly constant, and no filter
 SLICE_BYTES = {"cpu": 2**26, "cuda": 2**31}  # the responses of some images before pooling: inside a cache, or a GPU
@@ -107,10 +107,19 @@ class PatchFeatures:
     """
 
     def __init__(
-        self, filters: Tensor, offsets: Tensor, *, image_shape: Sequence[int], grid: int, threshold: float, sides: int
+        self,
+        filters: Tensor,
+        offsets: Tensor,
+        *,
+        image_shape: Sequence[int],
+        grid: int,
+        threshold: float,
+        sides: int,
+        contrast_floor: float,
     ) -> None:
         self.filters, self.offsets = filters, offsets  # (F, c, p, p) and (F,)
         self.image_shape, self.grid, self.threshold, self.sides = tuple(image_shape), grid, threshold, sides
+        self.contrast_floor = contrast_floor
 
     @classmethod
     def from_images(
@@ -123,8 +132,21 @@ class PatchFeatures:
         grid: int = 3,
         threshold: float = 0.5,
         two_sided: bool = False,
+        contrast_floor: float = 0.1,
     ) -> PatchFeatures:
-        """Filters from images x (n, c, h, w); `size` is the side of a patch, a fifth of the image's without."""
+        """Filters from images x (n, c, h, w).
+
+        Args:
+            x: the images to cut patches from.
+            n_filters: how many filters.
+            generator: draws the patches.
+            size: the side of a patch; a fifth of the image's, and 3 at least, without.
+            grid: the cells a side over which responses are averaged.
+            threshold: θ.
+            two_sided: negative responses make features of their own.
+            contrast_floor: the deviation below which a patch counts as flat, added to its own in squares; for values
+                in [0, 1], 0.1 suits drawings and 0.03 photographs.
+        """
         _require_images_to_cut(x, n_filters)
         c, h, w = x.shape[1:]
         side = max(3, round(min(h, w) / 5)) if size is None else size
@@ -135,9 +157,10 @@ class PatchFeatures:
                 f"a grid of 1 to {min(h, w) - side + 1} cells a side fits images {h}×{w} with patches of side {side}, "
                 f"got {grid!r}"
             )
-        if not (math.isfinite(threshold) and threshold >= 0):
+        if not is_number(threshold) or not (math.isfinite(threshold) and threshold >= 0):
             raise InputError(f"threshold must be a number of at least 0, got {threshold!r}")
-        patches = _normalised(_draw_patches(x, side, generator).double())
+        require_positive(contrast_floor=contrast_floor)
+        patches = _normalised(_draw_patches(x, side, generator).double(), contrast_floor)
         mean, whitening = _zca(patches)
         lively = patches[patches.square().mean(1) > FLAT][:n_filters]
         if len(lively) < n_filters:
@@ -156,6 +179,7 @@ class PatchFeatures:
             grid=grid,
             threshold=threshold,
             sides=2 if two_sided else 1,
+            contrast_floor=contrast_floor,
         )
 
     @property
@@ -173,6 +197,7 @@ class PatchFeatures:
             grid=self.grid,
             threshold=self.threshold,
             sides=self.sides,
+            contrast_floor=self.contrast_floor,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -188,19 +213,24 @@ class PatchFeatures:
 
     def _pooled(self, x: Tensor) -> Tensor:
         box = torch.full_like(self.filters[:1], 1 / self.filters[0].numel())
-        mean, square = F.conv2d(x, box), F.conv2d(x.square(), box)
-        contrast = ((square - mean.square()).clamp(min=0) + CONTRAST_FLOOR).rsqrt()
-        response = F.conv2d(x, self.filters).mul_(contrast).add_(self.offsets[:, None, None])
+        with torch.backends.cudnn.flags(allow_tf32=False):  # its default would make features differ between devices
+            mean, square = F.conv2d(x, box), F.conv2d(x.square(), box)
+            response = F.conv2d(x, self.filters)
+        contrast = ((square - mean.square()).clamp(min=0) + self.contrast_floor**2).rsqrt()
+        response.mul_(contrast).add_(self.offsets[:, None, None])
         sides = [F.relu(response - self.threshold)] if self.sides == 1 else _both_sides(response, self.threshold)
         return torch.cat([F.adaptive_avg_pool2d(side, self.grid).flatten(1) for side in sides], dim=1)
 
 
 class EncoderFeatures:
-    """The outputs of a frozen `nn.Module` (in evaluation mode) or of any function of a batch, flattened to (n, M)."""
+    """The outputs of a frozen `nn.Module` (in evaluation mode) or of any function of a batch, flattened to (n, M).
 
-    def __init__(self, encoder: nn.Module | Callable[[Tensor], Tensor]) -> None:
+    A module runs where its parameters are and in their number type; what comes out goes back to where x is.
+    """
+
+    def __init__(self, encoder: nn.Module | Callable[[Tensor], Tensor], n_features: int | None = None) -> None:
         self.encoder = encoder
-        self._n_features: int | None = None
+        self._n_features = n_features
 
     @property
     def n_features(self) -> int:
@@ -208,26 +238,30 @@ class EncoderFeatures:
         assert self._n_features is not None, "n_features is asked for before the first batch"
         return self._n_features
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> EncoderFeatures:
-        """A module moves itself to the device and number type; a function stays where it is."""
-        if isinstance(self.encoder, nn.Module):
-            self.encoder.to(device=device, dtype=dtype)
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         """A batch through the encoder, without gradients and without a trace in its running statistics."""
         with torch.no_grad(), _evaluating(self.encoder):
-            out = torch.as_tensor(self.encoder(x))
-        if out.ndim < 2 or len(out) != len(x) or not out.is_floating_point():
+            raw = self.encoder(self._moved(x))
+        good = isinstance(raw, Tensor | np.ndarray)
+        out = torch.as_tensor(raw) if good else x
+        if not good or out.ndim < 2 or len(out) != len(x) or not out.is_floating_point():
+            given = f"{out.dtype} {tuple(out.shape)}" if good else f"a {type(raw).__name__}"
             raise InputError(
-                f"the encoder must map a batch of {len(x)} samples to as many floating-point vectors, got "
-                f"{out.dtype} {tuple(out.shape)}"
+                f"the encoder must map a batch of {len(x)} samples to as many floating-point vectors, got {given}; "
+                "wrap it in a function that returns these"
             )
         out = out.flatten(1).to(device=x.device, dtype=x.dtype)
         if self._n_features not in (None, out.shape[1]):
             raise InputError(f"the encoder gave {self._n_features} features before and {out.shape[1]} now")
         self._n_features = out.shape[1]
         return out
+
+    def _moved(self, x: Tensor) -> Tensor:
+        """Where a module's own parameters are, and in their number type: it is the user's, and is not moved itself."""
+        if isinstance(self.encoder, nn.Module):
+            for parameter in self.encoder.parameters():
+                return x.to(device=parameter.device, dtype=parameter.dtype)
+        return x
 
 
 class ScaledFeatures:
@@ -312,9 +346,9 @@ def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     return patches.reshape(PATCHES_DRAWN, -1)
 
 
-def _normalised(patches: Tensor) -> Tensor:
+def _normalised(patches: Tensor, floor: float) -> Tensor:
     centred = patches - patches.mean(1, keepdim=True)
-    return centred * (centred.square().mean(1, keepdim=True) + CONTRAST_FLOOR).rsqrt()
+    return centred * (centred.square().mean(1, keepdim=True) + floor**2).rsqrt()
 
 
 def _zca(patches: Tensor) -> tuple[Tensor, Tensor]:

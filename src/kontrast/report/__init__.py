@@ -11,6 +11,7 @@ import xarray as xr
 from kontrast.errors import StoreError
 from kontrast.report.axes import INK, PRINT_INK, style
 from kontrast.report.drawing import panel_figure, plate_figure
+from kontrast.report.embedding_figure import write_embedding_figure
 from kontrast.report.figures import plates
 from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
 from kontrast.report.svg import to_png, to_svg
@@ -21,7 +22,15 @@ from kontrast.sweep import Findings, write_atomic
 if TYPE_CHECKING:
     from kontrast.claims import Record
 
-__all__ = ["COLUMNS", "PCA_COLUMNS", "accuracy", "write_claims_report", "write_report", "write_view_examples"]
+__all__ = [
+    "COLUMNS",
+    "PCA_COLUMNS",
+    "accuracy",
+    "write_claims_report",
+    "write_embedding_figure",
+    "write_report",
+    "write_view_examples",
+]
 
 
 def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:

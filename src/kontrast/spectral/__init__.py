@@ -25,7 +25,13 @@ from kontrast.spectral.kernel_pca import (
 )
 from kontrast.spectral.moments import PairMoments, ViewMoments
 from kontrast.spectral.pair_matrix import pair_matrix
-from kontrast.spectral.whitened import WhitenedSolution, require_positive_values, spectral_contrastive
+from kontrast.spectral.whitened import (
+    WhitenedSolution,
+    require_components,
+    require_positive_values,
+    require_ridge,
+    spectral_contrastive,
+)
 
 __all__ = [
     "Alternation",
@@ -51,7 +57,9 @@ __all__ = [
     "pair_matrix",
     "pca_network",
     "relative_spread",
+    "require_components",
     "require_positive_values",
+    "require_ridge",
     "row_difference",
     "spectral_contrastive",
     "train_pca_network",

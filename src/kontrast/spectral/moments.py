@@ -59,6 +59,7 @@ class ViewMoments:
 
     def __init__(self, n_features: int, device: torch.device) -> None:
         self.n, self.n_views = 0, 0
+        self.resolution = 0.0  # the relative rounding of the features' products
         self._gram = torch.zeros(n_features, n_features, dtype=torch.float64, device=device)
         self._gram_of_means = torch.zeros_like(self._gram)
         self._sum = torch.zeros(n_features, dtype=torch.float64, device=device)
@@ -71,6 +72,7 @@ class ViewMoments:
             if self._shift is None:  # near the mean, so that no large mean is squared and then subtracted
                 self._shift = view.mean(0)
             centred = view - self._shift
+            self.resolution = max(self.resolution, torch.finfo(view.dtype).eps)
             add_gram(self._gram, centred)
             total = centred if total is None else total.add_(centred)
             n_views += 1

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError
+from kontrast.errors import InputError, TooManyComponentsError, is_number, require_whole
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
 
 DIRECT_BELOW = 3000  # features up to which L⁻¹ B L⁻ᵀ is formed on a CPU; Lanczos solves with L instead, above
+NOISE = 1e-9  # an eigenvalue, of at most 1, that is not positive
 LANCZOS_TOLERANCE = 1e-7  # of eigenvalues in [0, 1]: far below what a sample of views settles
 
 
@@ -34,13 +35,20 @@ class WhitenedSolution:
     values: Tensor  # (k,)
     ridge: float  # ρ itself
 
-    @property
-    def spectral_frame(self) -> Tensor:
-        """W with columns of length √λ: the minimum of the spectral contrastive loss."""
-        return self.frame * self.values.sqrt()
+    def scaled(self, power: float) -> Tensor:
+        """W with column i times λ_i^power; ½ gives the minimum of the spectral contrastive loss."""
+        return self.frame * self.values**power
 
 
-def spectral_contrastive(between: Tensor, covariance: Tensor, n_components: int, *, ridge: float) -> WhitenedSolution:
+def spectral_contrastive(
+    between: Tensor,
+    covariance: Tensor,
+    n_components: int,
+    *,
+    ridge: float,
+    resolution: float = 0.0,
+    allow_fewer: bool = False,
+) -> WhitenedSolution:
     r"""The heads that maximise $\mathrm{Tr}(W^\top B W)$ under $W^\top(\Sigma + \rho I)W = I$.
 
     Args:
@@ -49,50 +57,70 @@ def spectral_contrastive(between: Tensor, covariance: Tensor, n_components: int,
         n_components: k.
         ridge: ρ as a share of the total variance Tr Σ, so that it means the same for features of every scale and, over
             √M, every number.
+        resolution: the relative rounding of the features' products, `ViewMoments.resolution`; a covariance that is
+            singular to it is refused.
+        allow_fewer: leave out, instead of refusing, components whose eigenvalues are not positive.
 
     Raises:
         InputError: Σ + ρI is singular, or fewer than k eigenvalues are positive.
     """
     M = len(covariance)
-    k = n_components
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= M:
-        raise InputError(f"n_components must be a whole number from 1 to the {M} features, got {k!r}")
-    if not (isinstance(ridge, int | float) and math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge must be a number of at least 0, a share of the total variance, got {ridge!r}")
+    k = require_components(n_components, M)
+    require_ridge(ridge)
     variance = float(covariance.diagonal().sum())
     if not math.isfinite(variance):
         raise InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")
     if not variance > 0:
         raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
-    L = _cholesky(covariance, ridge * variance, variance)
+    L = _cholesky(covariance, ridge * variance, variance, resolution)
     if covariance.is_cpu and M > DIRECT_BELOW:
         values, u = _by_lanczos(between, L, k)
     else:
         half = torch.linalg.solve_triangular(L, between, upper=False)
         values, u = largest_eigenpairs(torch.linalg.solve_triangular(L, half.mT, upper=False), k)
-    require_positive_values(values, k, noise=1e-9)
+    if allow_fewer:
+        values, u = values[values > NOISE], u[:, values > NOISE]
+    else:
+        require_positive_values(values, k, noise=NOISE)
     frame = torch.linalg.solve_triangular(L.mT, u, upper=True)
     return WhitenedSolution(fix_signs(frame), values, ridge * variance)
+
+
+def require_components(n_components: int, n_features: int, what: str = "features") -> int:
+    """The number of components, which must be a whole one and no more than there are features."""
+    k = require_whole("n_components", n_components)
+    if k > n_features:
+        raise TooManyComponentsError(
+            f"n_components={k}, but there are only {n_features} {what}; ask for at most {n_features}", n_features
+        )
+    return k
+
+
+def require_ridge(ridge: float) -> None:
+    """Refuse a ridge that is no number of at least 0."""
+    if not is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
+        raise InputError(f"ridge must be a number of at least 0, a share of the total variance, got {ridge!r}")
 
 
 def require_positive_values(values: Tensor, k: int, *, noise: float) -> None:
     """Refuse components beyond the last positive eigenvalue: they would repel positives, or be rounding."""
     n_positive = int((values > noise).sum())
     if n_positive < k:
-        raise InputError(
+        raise TooManyComponentsError(
             f"n_components={k}, but only {n_positive} eigenvalues are positive: no further direction brings views of a "
             f"sample closer than other samples; ask for at most {n_positive}, or give more samples, features or weaker "
-            "views"
+            "views",
+            n_positive,
         )
 
 
-def _cholesky(covariance: Tensor, ridge: float, variance: float) -> Tensor:
+def _cholesky(covariance: Tensor, ridge: float, variance: float, resolution: float) -> Tensor:
     regular = covariance.clone()
     regular.diagonal().add_(ridge)
     L: Tensor
     L, failed = torch.linalg.cholesky_ex(regular)
-    # A pivot that is only rounding passes for positive: the smallest that float64 sums of float32 products resolve.
-    if int(failed) or float(L.diagonal().square().min()) <= 1e-13 * variance:
+    # A pivot that is only rounding, of the products or of the decomposition, passes for positive.
+    if int(failed) or float(L.diagonal().square().min()) <= max(resolution, 1e-13) * variance:
         raise InputError(
             f"the covariance of the {len(covariance)} features is singular (more features than varied samples, or "
             "features that repeat); pass a ridge above 0, such as 1e-5"

@@ -1,5 +1,6 @@
 """A frozen spec → cells → store: measured in parallel, written atomically, resumed after any interruption."""
 
+from kontrast.estimators import linear_probe
 from kontrast.sweep.execute import Interrupted, default_workers, run_cells
 from kontrast.sweep.findings import (
     FLAT,
@@ -12,7 +13,7 @@ from kontrast.sweep.findings import (
 from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict
 from kontrast.sweep.pca_view import PCA_MEASURES
 from kontrast.sweep.probe_findings import Gain, ProbeFindings
-from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, input_embeddings, linear_probe
+from kontrast.sweep.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, input_embeddings
 from kontrast.sweep.records import generator_for, padded
 from kontrast.sweep.spec import StudySpec, data_digest, load_data, parse_cell, prepare, require_contrast
 from kontrast.sweep.store import Store, write_atomic

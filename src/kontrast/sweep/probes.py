@@ -10,7 +10,7 @@ import xarray as xr
 
 from kontrast._types import Tensor
 from kontrast.data import Dataset
-from kontrast.errors import InputError
+from kontrast.estimators import linear_probe
 
 Embedding = Callable[[Tensor], Tensor]
 
@@ -27,35 +27,6 @@ EMBEDDINGS = {
 }
 CLOSED_FORM = ("pca", "random", "pixels", "pixel-pca", "chance")  # nothing of these descends a gradient
 OF_THE_INPUT = ("pixels", "pixel-pca", "chance")  # the same at every width
-MAX_ITERATIONS = 10_000  # of the classifier; standardised columns need tens
-
-
-def linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> float:
-    """Test accuracy of a linear classifier: scikit-learn's `LogisticRegression` on standardised columns.
-
-    Deterministic. Columns are standardised by the mean and deviation of `train`; a constant one is only centred. NaN
-    for an embedding that is not finite.
-    """
-    for name, rows, labels in (("train", train, train_labels), ("test", test, test_labels)):
-        if rows.ndim != 2 or labels.shape != rows.shape[:1] or len(rows) == 0:
-            raise InputError(
-                f"{name} must be an embedding (n, z) with n >= 1 labels, got {tuple(rows.shape)} and "
-                f"{tuple(labels.shape)}"
-            )
-    if len(torch.unique(train_labels)) < 2:
-        raise InputError("a probe needs samples of two classes or more to train on, got one class")
-    if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
-        return float("nan")
-    from sklearn.linear_model import LogisticRegression
-
-    rows, others = train.double(), test.double()
-    size = rows.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows
-    rows, others = rows / size, others / size
-    mean, deviation = rows.mean(0), rows.std(0, correction=0)
-    deviation = torch.where(deviation > 1e-12 * rows.abs().amax(0), deviation, 1.0)
-    classifier = LogisticRegression(max_iter=MAX_ITERATIONS)
-    classifier.fit(((rows - mean) / deviation).numpy(), train_labels.numpy())
-    return float((classifier.predict(((others - mean) / deviation).numpy()) == test_labels.numpy()).mean())
 
 
 def probe_split(labels: Tensor, n: int, *, contrasted: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -7,5 +7,6 @@ from kontrast.claims.a import bounds
 from kontrast.claims.a import pca
 from kontrast.claims.a import further
 from kontrast.claims.a import beyond
+from kontrast.claims.a import closed_form
 
-__all__ = ["beyond", "bounds", "further", "kernels", "pca"]
+__all__ = ["beyond", "bounds", "closed_form", "further", "kernels", "pca"]

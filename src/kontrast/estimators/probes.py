@@ -1,0 +1,180 @@
+"""What labels say of an embedding: a linear classifier and nearest neighbours, beside the input itself and its PCA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.data import Dataset
+from kontrast.errors import InputError
+from kontrast.progress import Advance, progress_bar
+
+MAX_ITERATIONS = 10_000  # of the classifier; standardised columns need tens
+MOST_TRAIN, MOST_TEST = 60_000, 10_000  # samples that train and test the probes of `judge`
+SIMILARITIES = 2**24  # of test and train samples, held at a time
+
+
+def linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> float:
+    """Test accuracy of a linear classifier: scikit-learn's `LogisticRegression` on standardised columns.
+
+    Deterministic. Columns are standardised by the mean and deviation of `train`; a constant one is only centred. NaN
+    for an embedding that is not finite.
+    """
+    _require_labelled(train, train_labels, test, test_labels)
+    if len(torch.unique(train_labels)) < 2:
+        raise InputError("a probe needs samples of two classes or more to train on, got one class")
+    if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
+        return float("nan")
+    from sklearn.linear_model import LogisticRegression
+
+    rows, others = train.double(), test.double()
+    size = rows.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows
+    rows, others = rows / size, others / size
+    mean, deviation = rows.mean(0), rows.std(0, correction=0)
+    deviation = torch.where(deviation > 1e-12 * rows.abs().amax(0), deviation, 1.0)
+    classifier = LogisticRegression(max_iter=MAX_ITERATIONS)
+    classifier.fit(((rows - mean) / deviation).numpy(), train_labels.numpy())
+    return float((classifier.predict(((others - mean) / deviation).numpy()) == test_labels.numpy()).mean())
+
+
+def knn_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, k: int = 20) -> float:
+    """Test accuracy of the vote of the `k` training samples of the largest cosine similarity, or of all of fewer.
+
+    Where classes have as many votes, the one with the nearest neighbour among them wins. Deterministic. A row of zeros
+    has similarity 0 to all others. NaN for an embedding that is not finite. Similarities are held for some test samples
+    at a time, on the device of the embedding.
+    """
+    _require_labelled(train, train_labels, test, test_labels)
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise InputError(f"k must be a whole number of at least 1, got {k!r}")
+    if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
+        return float("nan")
+    classes, numbers = torch.unique(train_labels.to(train.device), return_inverse=True)
+    k = min(k, len(train))
+    directions, right = _directions(train), 0
+    step = max(1, SIMILARITIES // len(train))
+    for start in range(0, len(test), step):
+        rows, labels = test[start : start + step], test_labels[start : start + step]
+        similarity, neighbour = (_directions(rows) @ directions.mT).topk(k)  # (b, k)
+        # By similarity and then by place: which of two equal ones topk names first is its own affair.
+        neighbour, by_place = neighbour.sort(1)
+        nearest_first = similarity.gather(1, by_place).sort(dim=1, descending=True, stable=True).indices
+        seen = numbers[neighbour.gather(1, nearest_first)]
+        votes = seen.new_zeros(len(rows), len(classes)).scatter_add_(1, seen, torch.ones_like(seen))
+        place = torch.arange(k, device=seen.device).expand(len(rows), k)
+        first = torch.full_like(votes, k).scatter_reduce_(1, seen, place, "amin")
+        right += int((classes[(votes * (k + 1) - first).argmax(1)] == labels.to(classes.device)).sum())
+    return right / len(test)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """An embedding by what labels say of it: accuracies on samples that the probes were not trained on."""
+
+    name: str
+    dimensions: int
+    linear_probe: float
+    knn: float
+
+
+def compare_with_input(
+    embedding: tuple[Tensor, Tensor],
+    samples: tuple[Tensor, Tensor],
+    labels: tuple[Tensor, Tensor],
+    *,
+    k: int = 20,
+    progress: bool | Advance = False,
+) -> tuple[Probed, ...]:
+    """Probes of an embedding, of the input itself, and of its PCA with as many components, where there are as many.
+
+    Args:
+        embedding: of the samples that train the probes, and of those that test them, (n, z) each.
+        samples: the same samples, rows or images.
+        labels: theirs.
+        k: neighbours that vote.
+        progress: show a bar.
+    """
+    from sklearn.decomposition import PCA
+
+    train, test = (part.flatten(1) for part in samples)
+    n_components = min(embedding[0].shape[1], *train.shape)
+    pca = PCA(n_components, random_state=0).fit(train.numpy())
+    reduced = [torch.from_numpy(pca.transform(part.numpy())) for part in (train, test)]
+    seen = {"embedding": embedding, "raw input": (train, test), "PCA of the input": (reduced[0], reduced[1])}
+    found: list[Probed] = []
+    with progress_bar("probing", progress) as advance:
+        advance(0, 2 * len(seen))
+        for name, (x, x_test) in seen.items():
+            linear = linear_probe(x, labels[0], x_test, labels[1])
+            advance(2 * len(found) + 1, 2 * len(seen))
+            found.append(Probed(name, x.shape[1], linear, knn_probe(x, labels[0], x_test, labels[1], k=k)))
+            advance(2 * len(found), 2 * len(seen))
+    return tuple(found)
+
+
+def judge(
+    parts: Mapping[str, Dataset], z: Mapping[str, Tensor], *, seed: int = 0, progress: bool | Advance = False
+) -> tuple[tuple[Probed, ...], str]:
+    """The table of `compare_with_input` and how it came about; no table and the reason where labels allow none.
+
+    Probes learn from train and are tested on test, where both are there with labels; of one part, four fifths of each
+    class train and the rest tests. Of many samples 60,000 train and 10,000 test, drawn at random.
+
+    Args:
+        parts: train and test, or a single part, as `data.load_parts` gives them.
+        z: the embedding of each part.
+        seed: of what is drawn.
+        progress: show a bar.
+    """
+    (name, train), *others = parts.items()
+    generator = torch.Generator().manual_seed(seed)
+    if train.y is None:
+        return (), "there are no labels"
+    if others and others[0][1].y is not None:
+        other, test = others[0]
+        learn = train.draw(min(len(train), MOST_TRAIN), generator=generator)
+        unseen = test.draw(min(len(test), MOST_TEST), generator=generator)
+        how = f"probes learn from {len(learn):,} train samples and are tested on {len(unseen):,} test samples"
+    else:
+        other, test = name, train
+        learn = train.draw(max(1, min(4 * len(train) // 5, MOST_TRAIN)), generator=generator)
+        rest = torch.ones(len(train), dtype=torch.bool)
+        rest[learn] = False
+        unseen = rest.nonzero()[:, 0]
+        unseen = unseen[torch.randperm(len(unseen), generator=generator)[:MOST_TEST]]
+        how = (
+            f"probes learn from {len(learn):,} samples, each class in its share, and are tested on {len(unseen):,} "
+            "others; the embedding saw all of them, without labels"
+        )
+    assert test.y is not None
+    n_classes = len(torch.unique(train.y[learn]))
+    if n_classes < 2 or len(unseen) == 0:
+        return (), "the labels are of one class, or of too few samples"
+    if 2 * n_classes > len(learn):
+        return (), f"there are {n_classes} different labels among {len(learn)} samples"
+    table = compare_with_input(
+        (z[name][learn], z[other][unseen]),
+        (train.x[learn], test.x[unseen]),
+        (train.y[learn], test.y[unseen]),
+        progress=progress,
+    )
+    return table, how
+
+
+def _require_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
+    for name, rows, labels in (("train", train, train_labels), ("test", test, test_labels)):
+        if rows.ndim != 2 or labels.shape != rows.shape[:1] or len(rows) == 0:
+            raise InputError(
+                f"{name} must be an embedding (n, z) with n >= 1 labels, got {tuple(rows.shape)} and "
+                f"{tuple(labels.shape)}"
+            )
+
+
+def _directions(rows: Tensor) -> Tensor:
+    """Rows of length 1, or 0; divided by their largest entry first, so that no square overflows or vanishes."""
+    tiny = torch.finfo(rows.dtype).tiny
+    rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=tiny)
+    return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=tiny))

@@ -1,0 +1,141 @@
+"""An embedding, to be looked at: its leading dimensions by two, coloured by label or by how dense the points lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from kontrast.errors import InputError, StoreError
+from kontrast.report.axes import HUGE, PRINT_INK, Array, blank, legend, style, width_colours
+from kontrast.report.svg import to_png
+from kontrast.sweep import write_atomic
+
+PANEL = (4.9, 4.6)  # inches
+MOST_POINTS = 5000
+MOST_IN_LEGEND = 20
+IN_A_ROW = 10
+BINS = 48  # a side, to count how dense the points lie
+
+
+def write_embedding_figure(path: Path, z: Tensor, labels: Tensor | None = None, *, seed: int = 0) -> Path:
+    """Write a PNG of dimensions 1 and 2 of the embedding, and of 3 and 4 where it has them; return its path.
+
+    The leading dimensions as they are: no map to the plane comes between, which would show its own inventions. Of more
+    than 5,000 samples 5,000 are drawn at random. Of labels, classes stand in the order of their numbers; more than 20
+    of them are told apart by shade alone.
+
+    Args:
+        path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
+        z: the embedding (n, d).
+        labels: whole numbers (n,); without, colours say how dense the points lie.
+        seed: of the samples that are drawn, and of their order.
+    """
+    path = Path(path)
+    _require(path, z, labels)
+    order = np.random.default_rng(seed).permutation(len(z))[:MOST_POINTS]
+    points = np.clip(z.detach().cpu().double().numpy()[order], -HUGE, HUGE)
+    chosen = None if labels is None else labels.cpu().numpy()[order]
+    classes = [] if labels is None else np.unique(labels.cpu().numpy()).tolist()
+    with style(PRINT_INK, salt="embedding"):
+        content = to_png(_figure(points, chosen, classes, len(z)))
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; choose a place that is writable") from None
+    return path
+
+
+def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int], n_samples: int) -> Figure:
+    pairs = [(0, 1), (2, 3)][: max(1, points.shape[1] // 2)]
+    figure = Figure(figsize=(PANEL[0] * len(pairs), PANEL[1]), layout="constrained")
+    palette = _palette(len(classes))
+    for ax, (first, second) in zip(np.atleast_1d(figure.subplots(1, len(pairs))), pairs, strict=True):
+        across = points[:, first]
+        # One dimension has no other to stand against: its samples are spread out by their place in a random order.
+        up = points[:, second] if second < points.shape[1] else np.linspace(0, 1, len(points))
+        if labels is None:
+            dense = _density(across, up)
+            by_density = np.argsort(dense, kind="stable")  # the densest on top
+            colours: Any = ListedColormap(width_colours("cosine", 64))(dense[by_density])
+            _scatter(ax, across[by_density], up[by_density], colours)
+        else:
+            _scatter(ax, across, up, [palette[place] for place in np.searchsorted(classes, labels)])
+        ax.set_xlabel(f"dimension {first + 1}")
+        ax.set_ylabel(f"dimension {second + 1}" if second < points.shape[1] else "")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        if second >= points.shape[1]:
+            ax.yaxis.set_major_locator(MaxNLocator(1))
+            ax.tick_params(axis="y", left=False, labelleft=False)
+    shown = f"{len(points):,} of {n_samples:,} samples" if len(points) < n_samples else f"{n_samples:,} samples"
+    legend(figure, _entries(classes, palette), f"{shown}, {_colours_mean(len(classes))}")
+    return figure
+
+
+def _scatter(ax: Axes, x: Array, y: Array, colours: Any) -> None:
+    size = float(np.clip(24000 / max(len(x), 1), 5, 26))
+    ax.scatter(x, y, s=size, c=colours, linewidths=0, alpha=0.75)
+
+
+def _density(x: Array, y: Array) -> Array:
+    """In [0, 1] for each point, the rank of the number of points about it."""
+    if min(np.ptp(x), np.ptp(y)) == 0:
+        return np.full(len(x), 0.5)
+    counts, x_edges, y_edges = np.histogram2d(x, y, BINS)
+    smooth = gaussian_filter(counts, 1.5)
+    column = np.clip(np.searchsorted(x_edges, x, side="right") - 1, 0, BINS - 1)
+    row = np.clip(np.searchsorted(y_edges, y, side="right") - 1, 0, BINS - 1)
+    dense = smooth[column, row]
+    ranks: Array = np.searchsorted(np.sort(dense), dense) / len(dense)
+    return ranks
+
+
+def _palette(n_classes: int) -> list[str]:
+    """One colour a class: ten or twenty that are told apart, or shades of one ramp."""
+    if n_classes > MOST_IN_LEGEND:
+        return [to_hex(mpl.colormaps["turbo"](place)) for place in np.linspace(0.03, 0.97, n_classes)]
+    return [to_hex(mpl.colormaps["tab10" if n_classes <= 10 else "tab20"](place)) for place in range(n_classes)]
+
+
+def _entries(classes: list[int], palette: list[str]) -> list[list[tuple[Line2D, str]]]:
+    if not classes or len(classes) > MOST_IN_LEGEND:
+        return [[(blank(), "")]]
+    made = [
+        (Line2D([], [], linestyle="none", marker="o", markersize=5.5, color=colour), str(label))
+        for label, colour in zip(classes, palette, strict=True)
+    ]
+    made += [(blank(), "")] * (-len(made) % min(IN_A_ROW, len(made)))
+    n = min(IN_A_ROW, len(made))
+    return [made[first : first + n] for first in range(0, len(made), n)]
+
+
+def _colours_mean(n_classes: int) -> str:
+    if n_classes == 0:
+        return "darker where they lie denser"
+    return "coloured by label" if n_classes <= MOST_IN_LEGEND else f"coloured by the order of their {n_classes} labels"
+
+
+def _require(path: Path, z: Tensor, labels: Tensor | None) -> None:
+    if path.suffix.lower() != ".png":
+        raise InputError(f"the figure of an embedding is written as PNG, got the name {path.name!r}; end it in .png")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} of {path.name} does not exist; make it, or choose one that does")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'embedding.png'}")
+    if z.dim() != 2 or z.numel() == 0:
+        raise InputError(f"an embedding has the shape (n, d) with n and d of at least 1, got {tuple(z.shape)}")
+    if not bool(z.isfinite().all()):
+        raise InputError("the embedding holds NaN or infinite values; look at the samples and at the encoder")
+    if labels is not None and tuple(labels.shape) != (len(z),):
+        raise InputError(f"labels must have the shape ({len(z)},), one a sample, got {tuple(labels.shape)}")
