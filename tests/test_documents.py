@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from kontrast.data import parse_view
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -88,3 +91,43 @@ def test_pca_or_learning(tmp_path: Path) -> None:
     assert sines == sorted(sines, reverse=True)
     assert sines[-1] < 0.1
     assert all(float(row[4]) >= float(row[3]) for row in rows)
+
+
+def test_embed_your_images(tmp_path: Path) -> None:
+    lines = run(ROOT / "examples/embed_your_images.py", cwd=tmp_path).splitlines()
+    assert lines[0] == "600 images of 1024 values → 32 dimensions"
+    assert all(len(line.split()) == 6 for line in lines[1:-1])
+    assert len(lines) == 8
+    assert (tmp_path / "neighbours.png").is_file()
+    colours = tmp_path / "colours"
+    colours.mkdir()
+    for k in range(12):
+        Image.new("RGB", (40, 30 + k), (20 * k, 255 - 20 * k, 90)).save(colours / f"{k}.jpg")
+    Image.effect_noise((32, 32), 60).save(colours / "noise.png")
+    said = run(ROOT / "examples/embed_your_images.py", colours, tmp_path / "sheet.png", cwd=tmp_path)
+    assert said.startswith("13 images of 3072 values → 3 dimensions")
+    assert (tmp_path / "sheet.png").is_file()
+
+
+def test_the_embedding_examples_run_as_they_stand(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/embeddings.md").read_text(), flags=re.S)
+    said = []
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(program)
+        said.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    first, head, loader = said
+    assert first.startswith("torch.Size([1797, 32])")
+    assert head.startswith("torch.Size([1797, 32])")
+    assert loader == "True\n"
+
+
+def test_the_embedding_page_lists_the_views_with_their_own_numbers() -> None:
+    page = (ROOT / "docs/embeddings.md").read_text()
+    for name in ("crop", "flip", "affine", "brightness", "contrast", "grey", "noise", "mask", "mixup"):
+        assert f"| `{parse_view(name)}` |" in page, name
+
+
+def test_the_embedding_page_names_options_that_exist() -> None:
+    help_text = run("-m", "kontrast", "embed", "--help", cwd=ROOT)
+    for option in set(re.findall(r"--[a-z][a-z-]*", (ROOT / "docs/embeddings.md").read_text())):
+        assert option in help_text, option

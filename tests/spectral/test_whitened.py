@@ -58,7 +58,7 @@ def test_the_ridge_is_a_share_so_the_scale_of_features_does_not_matter(scale: fl
 
 @pytest.mark.parametrize("k", [0, -1, 9, 2.0, True, "2"])
 def test_wrong_numbers_of_components_are_refused(k: object) -> None:
-    with pytest.raises(InputError, match="n_components must be a whole number of at least 1|only 8 features"):
+    with pytest.raises(InputError, match=r"n_components must be a whole number of at least 1|only 8 features"):
         spectral_contrastive(*moments(), k, ridge=0.0)
 
 

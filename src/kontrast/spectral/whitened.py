@@ -120,7 +120,7 @@ def _cholesky(covariance: Tensor, ridge: float, variance: float, resolution: flo
     L: Tensor
     L, failed = torch.linalg.cholesky_ex(regular)
     # A pivot that is only rounding, of the products or of the decomposition, passes for positive.
-    if int(failed) or float(L.diagonal().square().min()) <= max(resolution, 1e-13) * variance:
+    if int(failed) or float(L.diagonal().square().min()) <= max(4 * resolution, 1e-13) * variance:
         raise InputError(
             f"the covariance of the {len(covariance)} features is singular (more features than varied samples, or "
             "features that repeat); pass a ridge above 0, such as 1e-5"
