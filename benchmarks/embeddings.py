@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
 from torch import Tensor, nn
-from worker import _peak_bytes, _start_of_peak
+from worker import peak_bytes, start_of_peak
 
 import kontrast as kt
 from kontrast.estimators import ContrastivePCA, Patches, SpectralContrastive, knn_probe, linear_probe
@@ -62,6 +62,9 @@ class Setting:
     views: str
     n_views: int
     ridge: float
+    patch_ridge: float
+    patch_similarity: str
+    patch_power: float  # outputs' deviations are λ^power
     epochs: int
     convnet_epochs: int
     batch: int
@@ -154,7 +157,8 @@ def patch_pca(task: Task, seed: int) -> dict[str, Encoder]:
 def features(task: Task, choice: str | Patches, seed: int) -> Encoder:
     """The frozen features that the estimators draw with this seed."""
     width = task.setting.width if choice == "random" else task.setting.patch_width
-    options = FeatureOptions(choice, width, activation="relu", depth=1, similarity="cosine", delta=1e-6)
+    similarity = "cosine" if choice == "random" else task.setting.patch_similarity
+    options = FeatureOptions(choice, width, activation="relu", depth=1, similarity=similarity, delta=1e-6)
     samples = Samples(task.train, task.train.device, task.train.dtype)
     return options.map(samples, torch.Generator().manual_seed(seed))
 
@@ -228,9 +232,11 @@ def spectral_patches(task: Task, seed: int) -> dict[str, Encoder]:
         s.components,
         features=patches_of(task),
         width=s.patch_width,
+        similarity=s.patch_similarity,
         views=s.views,
         n_views=s.n_views,
-        ridge=s.ridge,
+        ridge=s.patch_ridge,
+        power=s.patch_power,
         random_state=seed,
     )
     return {"SpectralContrastive, patches": model.fit(task.train).transform}
@@ -393,8 +399,7 @@ def probes(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tenso
     """Test accuracies of a linear classifier and of the nearest neighbours."""
     labelled = (train, train_labels, test, test_labels)
     linear = gpu_linear_probe(*labelled) if train.is_cuda else linear_probe(*labelled)
-    with train.device:  # it makes its votes there too
-        return linear, knn_probe(*labelled, k=NEIGHBOURS)
+    return linear, knn_probe(*labelled, k=NEIGHBOURS)
 
 
 # A run.
@@ -410,7 +415,7 @@ class Clock:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        self.held = torch.cuda.memory_allocated() if self.is_cuda else _start_of_peak()
+        self.held = torch.cuda.memory_allocated() if self.is_cuda else start_of_peak()
 
     def time(self, compute: Callable[[], object]) -> tuple[object, float]:
         """What was computed, and how long that took."""
@@ -422,7 +427,7 @@ class Clock:
 
     def peak(self) -> int:
         """Bytes; also of what an earlier call of this clock took."""
-        return (torch.cuda.max_memory_allocated() if self.is_cuda else _peak_bytes()) - self.held
+        return (torch.cuda.max_memory_allocated() if self.is_cuda else peak_bytes()) - self.held
 
 
 def run(task: Task, name: str, seed: int) -> Iterator[Result]:
@@ -525,8 +530,11 @@ def settle(options: argparse.Namespace, data: kt.data.Dataset) -> Setting:
         patch_size={28: 7, 32: 6}.get(side),
         components=32 if options.quick else 256 if is_colour else 128,
         views=views,
-        n_views=16 if is_colour else 8,
-        ridge=1e-5,
+        n_views=24 if is_colour else 8,
+        ridge=3e-6,
+        patch_ridge=1e-5,
+        patch_similarity="dot" if is_colour else "cosine",
+        patch_power=1.0,
         epochs=50 if on_gpu else 5,
         convnet_epochs=4 * options.epochs if options.epochs else 200 if on_gpu else 5,
         batch=512,
@@ -638,8 +646,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--patch-width", type=int, help="filters; 128 (colour: 256), 1024 (2048) on a GPU")
     parser.add_argument("--components", type=int, help="k; 128, in colour 256")
     parser.add_argument("--views", help="as in kontrast study; affine, for colour crops and changes of colour")
-    parser.add_argument("--n-views", type=int, help="views of a sample in the closed forms; 8, in colour 16")
-    parser.add_argument("--ridge", type=float, help="of the closed forms; 1e-5")
+    parser.add_argument("--n-views", type=int, help="views of a sample in the closed forms; 8, in colour 24")
+    parser.add_argument("--ridge", type=float, help="over the ReLU network; 3e-6")
+    parser.add_argument("--patch-ridge", type=float, help="over patches; 1e-5")
     parser.add_argument("--epochs", type=int, help="of SimCLR; 5, 50 on a GPU")
     parser.add_argument("--convnet-epochs", type=int, help="of the ConvNet; 4 × --epochs if given; 5, 200 on a GPU")
     parser.add_argument("--batch", type=int, help="of SimCLR; 512")

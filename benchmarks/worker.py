@@ -58,26 +58,26 @@ def serve(tasks: Mapping[str, Task], about: Mapping[str, str]) -> None:
 
 def _measure(compute: Ready, *, save: str | None, memory: bool) -> dict[str, Any]:
     gc.collect()
-    before = _start_of_peak() if memory else 0
+    before = start_of_peak() if memory else 0
     begin = time.perf_counter()
     result = compute()
     seconds = time.perf_counter() - begin
-    peak = _peak_bytes() - before if memory else None
+    peak = peak_bytes() - before if memory else None
     if save is not None:
         np.save(save, np.asarray(result))
     return {"seconds": seconds, "result_bytes": int(result.nbytes), "peak_bytes": peak}
 
 
-def _start_of_peak() -> int:
+def start_of_peak() -> int:
     """Give freed memory back to the system, start the record of the peak anew, and return what is held now."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     with contextlib.suppress(OSError):  # not on every system; the peak is then that of the process so far
         Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS") or _peak_bytes()
+    return _status("VmRSS") or peak_bytes()
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     return _status("VmHWM") or 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

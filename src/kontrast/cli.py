@@ -472,8 +472,6 @@ def _embedding_model(given: dict[str, Any], shape: Any, seed: int, device: str) 
     options = {"dtype": "float32", **options, "image_shape": shape, "device": device, "random_state": seed}
     n_components = given.get("--components", 128)
     if method == "spectral":
-        if not 0 <= options.get("ridge", 0) < math.inf:
-            raise InputError(f"--ridge must be a number of at least 0, got {options['ridge']}")
         made: ContrastivePCA | SpectralContrastive = SpectralContrastive(n_components, **options, progress=True)
     elif "ridge" in options:
         raise InputError("--ridge belongs to --method spectral; leave it out")

@@ -157,7 +157,7 @@ def test_an_objective_that_looks_at_its_values_is_run_plainly(problem: Problem) 
 
     def choosy(outputs: torch.Tensor) -> torch.Tensor:
         value = problem.objective(outputs)
-        return value if float(value) > -10 else 2 * value
+        return value if float(value.detach()) > -10 else 2 * value
 
     run = gradient_descent(
         pure_function(net),

@@ -1,0 +1,442 @@
+"""`kontrast embed` as a person uses it, in this process, which has torch already."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from rich.cells import cell_len
+
+from kontrast import cli, estimators, report
+from kontrast.data import half_moons, load, writing
+from kontrast.estimators import ContrastivePCA, SpectralContrastive, load_model
+from tests.cases import generator
+
+SMALL = ("--width", "64", "--n-views", "2", "--components", "4", "--no-plot")
+
+
+class Ended:
+    """How a command ended, and what it said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.out.split())
+
+    @property
+    def found(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def embed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run `kontrast embed` with these arguments, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["kontrast", "embed", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(ended.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small data of every kind; no test may change them."""
+    folder = tmp_path_factory.mktemp("inputs")
+    digits = load("digits").subsample(300, generator=generator())
+    x, y = digits.rows.numpy(), digits.y.numpy()
+    images = x.reshape(-1, 8, 8)
+    np.savez(folder / "split.npz", x_train=images[:200], y_train=y[:200], x_test=images[200:], y_test=y[200:])
+    np.savez(folder / "whole.npz", x=images[:200], y=y[:200])
+    np.save(folder / "images.npy", images[:200])
+    np.save(folder / "rows.npy", x[:200])
+    np.save(folder / "labels.npy", y[:200])
+    np.save(folder / "constant.npy", np.full((40, 8, 8), 0.5))
+    names = ",".join([*(f"p{k}" for k in range(64)), "digit"])
+    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    lines = [",".join([*(f"{v:.9g}" for v in row), words[label]]) for row, label in zip(x[:200], y[:200], strict=True)]
+    (folder / "rows.csv").write_text("\n".join([names, *lines]))
+    (folder / "broken.csv").write_text("a,b\n1,2\n3,x\n")
+    (folder / "broken.npz").write_bytes((folder / "split.npz").read_bytes()[:-50])
+    (folder / "moons").mkdir()
+    moons = half_moons(120, generator=generator())
+    np.save(folder / "moons" / "x.npy", moons.x.numpy())
+    return folder
+
+
+def arrays(path: Path | str) -> dict[str, np.ndarray]:
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(ended: Ended) -> str:
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    assert "Traceback" not in ended.err
+    *bar, said = ended.err.splitlines()
+    assert said.startswith("error: ")
+    assert all(line.startswith("fitting") for line in bar)
+    return said
+
+
+def test_everything_with_the_defaults_of_a_split(embed: Any, inputs: Path) -> None:
+    ended = embed(inputs / "split.npz", "-o", "z.npz", "--components", 100, "--width", 256, "--n-views", 3)
+    assert ended.code == 0, ended.err
+    assert sorted(path.name for path in Path().iterdir()) == ["z-views.png", "z.model.npz", "z.npz", "z.png"]
+    made = arrays("z.npz")
+    assert {name: values.shape for name, values in made.items()} == {
+        "z_train": (200, 100),
+        "z_test": (100, 100),
+        "y_train": (200,),
+        "y_test": (100,),
+    }
+    twin = SpectralContrastive(100, width=256, n_views=3, dtype="float32").fit(load(inputs / "split.npz").x)
+    np.testing.assert_array_equal(made["z_train"], twin.transform(load(inputs / "split.npz").x).numpy())
+    for picture in ("z.png", "z-views.png"):
+        assert imread(picture).ndim == 3
+    for word in ("300 samples of 64 values → 100 dimensions", "3 × affine", "fitted to 200 samples", "eigenvalues 0.9"):
+        assert word in ended.words
+    assert "the share of a dimension's variance that views of a sample have in common" in ended.words
+    assert "probes learn from 200 train samples and are tested on 100 test samples" in ended.words
+    for row in ("embedding 100", "raw input 64", "PCA of the input 64"):
+        assert row in ended.words
+    for line in ("embedding: z.npz", "model: z.model.npz", "plot: z.png", "views: z-views.png"):
+        assert line in ended.out
+    assert max(cell_len(line) for line in ended.out.splitlines()) <= 80
+    assert "fitting" in ended.err
+    assert "fitting" not in ended.out
+
+
+def test_json_is_the_only_thing_on_standard_output(embed: Any, inputs: Path) -> None:
+    ended = embed(inputs / "whole.npz", "-o", "z.npz", *SMALL[:-1], "--json", "--seed", 3)
+    found = ended.found
+    assert set(found) == {
+        "input", "output", "model", "plot", "views_plot", "samples", "samples_fitted", "values", "dimensions", "method",
+        "options", "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
+    }  # fmt: skip
+    assert (found["input"], found["output"]) == (str(inputs / "whole.npz"), "z.npz")
+    assert (found["model"], found["plot"], found["views_plot"]) == ("z.model.npz", "z.png", "z-views.png")
+    assert (found["samples"], found["samples_fitted"], found["values"]) == ({"all": 200}, 200, 64)
+    assert (found["dimensions"], found["method"], len(found["eigenvalues"])) == (4, "spectral", 4)
+    assert found["options"]["views"] == "affine"
+    assert found["options"]["random_state"] == 3
+    assert [row["name"] for row in found["probes"]] == ["embedding", "raw input", "PCA of the input"]
+    assert all(0.2 < row["linear_probe"] <= 1 and 0.2 < row["knn"] <= 1 for row in found["probes"])
+    assert "160 samples, each class in its share, and are tested on 40 others; the embedding saw all" in found["judged"]
+    assert set(found["seconds"]) == {"read", "fit", "embed", "probe", "write"}
+    assert found["notes"] == []
+    assert found["kernel_error"] is None
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".csv"])
+def test_a_model_gives_the_same_numbers_again(embed: Any, inputs: Path, suffix: str) -> None:
+    assert embed(inputs / "whole.npz", "-o", "a.npz", *SMALL).code == 0
+    before = Path("a.model.npz").read_bytes()
+    ended = embed(inputs / "whole.npz", "-o", f"b{suffix}", "--model", "a.model.npz", "--json")
+    assert ended.code == 0, ended.err
+    assert sorted(path.name for path in Path().iterdir()) == ["a.model.npz", "a.npz", f"b{suffix}", "b.png"]
+    assert Path("a.model.npz").read_bytes() == before
+    assert ended.found["model"] == "a.model.npz"
+    assert ended.found["samples_fitted"] is None
+    assert "fit" not in ended.found["seconds"]
+    assert "fitting" not in ended.err
+    z = arrays(f"b{suffix}")["z"] if suffix == ".npz" else load(f"b{suffix}").x.numpy()
+    np.testing.assert_array_equal(z, arrays("a.npz")["z"])
+
+
+def test_a_saved_model_is_told_from_a_fitted_one(embed: Any, inputs: Path) -> None:
+    assert embed(inputs / "images.npy", "-o", "a.npz", *SMALL, "--dtype", "float64", "--method", "pca").code == 0
+    assert arrays("a.npz")["z"].dtype == np.float64
+    ended = embed(inputs / "images.npy", "-o", "b.npz", "--model", "a.model.npz", "--no-plot")
+    assert "a saved model" in ended.words
+    np.testing.assert_array_equal(arrays("a.npz")["z"], arrays("b.npz")["z"])
+
+
+def test_a_csv_round_trip_with_a_column_of_labels(embed: Any, inputs: Path) -> None:
+    options = (*SMALL, "--image-shape", "8,8", "--labels", "digit")
+    ended = embed(inputs / "rows.csv", "-o", "z.csv", *options, "--json")
+    assert ended.code == 0, ended.err
+    assert len(ended.found["probes"]) == 3
+    assert Path("z.csv").read_text().startswith("z0,z1,z2,z3\n")
+    assert embed(inputs / "images.npy", "-o", "z.npy", *SMALL).code == 0
+    np.testing.assert_array_equal(load("z.csv").x.numpy(), np.load("z.npy"))
+    again = embed("z.csv", "-o", "zz.npy", *SMALL, "--views", "noise:0.05")
+    assert again.code == 0, again.err
+    assert np.load("zz.npy").shape == (200, 4)
+    # The model knows the shape of its images.
+    reused = embed(inputs / "rows.csv", "-o", "r.npy", "--labels", "-1", "--model", "z.model.npz", "--no-plot")
+    assert reused.code == 0, reused.err
+    np.testing.assert_array_equal(np.load("r.npy"), np.load("z.npy"))
+
+
+@pytest.mark.parametrize(
+    "split, n, rows", [("train", 200, slice(None, 200)), ("test", 100, slice(200, None)), ("all", 300, slice(None))]
+)
+def test_what_of_a_split_is_written(embed: Any, inputs: Path, split: str, n: int, rows: slice) -> None:
+    assert embed(inputs / "split.npz", "-o", "whole.npy", *SMALL, "--no-probes").code == 0
+    ended = embed(inputs / "split.npz", "-o", "z.npy", *SMALL, "--split", split, "--json")
+    assert len(ended.found["probes"]) == 3  # train still learns, and test still tests
+    assert np.load("z.npy").shape == (n, 4)
+    np.testing.assert_array_equal(np.load("z.npy"), np.load("whole.npy")[rows])
+    assert embed(inputs / "split.npz", "-o", "z.npz", *SMALL, "--split", split, "--no-probes").code == 0
+    parts = ["train", "test"] if split == "all" else [split]
+    assert sorted(arrays("z.npz")) == sorted(f"{key}_{part}" for part in parts for key in "zy")
+
+
+OPTIONS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("--method", "pca", "--width", "inf"), {"width": "inf", "n_positives": 2}),
+    (("--method", "pca", "--width", "32"), {"width": 32, "n_positives": 2}),
+    (("--width", "inf"), {"width": "inf", "n_views": 2}),
+    (("--features", "fourier"), {"features": "fourier", "width": 64}),
+    (("--features", "patches", "--width", "8"), {"features": "patches", "width": 8}),
+    (("--views", "crop:0.7,1+flip"), {"views": "crop:0.7,1+flip"}),
+    (("--ridge", "0.01"), {"ridge": 0.01}),
+    (("--depth", "2", "--activation", "tanh"), {"depth": 2, "activation": "tanh"}),
+    (("--similarity", "dot"), {"similarity": "dot"}),
+    (("--device", "cpu", "--dtype", "float64"), {"device": "cpu", "dtype": "float64"}),
+    (("--seed", "5"), {"random_state": 5}),
+]
+
+
+@pytest.mark.parametrize("arguments, expected", OPTIONS, ids=[" ".join(case[0]) for case in OPTIONS])
+def test_options_reach_the_estimator(
+    embed: Any, inputs: Path, arguments: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    assert embed(inputs / "images.npy", "-o", "plain.npy", *SMALL).code == 0
+    ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL, *arguments, "--json")
+    assert ended.code == 0, ended.err
+    assert expected.items() <= ended.found["options"].items()
+    assert ended.found["method"] == ("pca" if "pca" in arguments else "spectral")
+    assert type(load_model("z.model.npz")) is (ContrastivePCA if "pca" in arguments else SpectralContrastive)
+    z = np.load("z.npy")
+    assert z.shape == (200, 4)
+    assert np.isfinite(z).all()
+    assert not np.array_equal(z, np.load("plain.npy"))
+
+
+def test_landmarks_say_what_they_leave_out(embed: Any, inputs: Path) -> None:
+    arguments = (inputs / "images.npy", "-o", "z.npy", *SMALL, "--width", "inf")
+    error = embed(*arguments, "--json").found["kernel_error"]
+    assert 0 < error < 1
+    assert f"the landmarks leave out {error:.1%} of the kernel" in embed(*arguments).words
+
+
+def test_the_default_view_is_the_estimators(embed: Any, inputs: Path) -> None:
+    for name, text in (("images.npy", "affine"), ("rows.npy", "noise:0.1")):
+        x = load(inputs / name).x
+        ended = embed(inputs / name, "-o", "z.npy", *SMALL, "--json")
+        assert ended.found["options"]["views"] == text
+        twin = SpectralContrastive(4, width=64, n_views=2, views="auto", dtype="float32").fit_transform(x)
+        np.testing.assert_array_equal(np.load("z.npy"), twin.numpy())
+
+
+def test_samples_to_fit_are_drawn_and_all_are_embedded(embed: Any, inputs: Path) -> None:
+    ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL, "--samples", 50, "--json")
+    assert ended.found["samples_fitted"] == 50
+    x = load(inputs / "images.npy").x
+    some = x[torch.randperm(200, generator=generator())[:50]]
+    twin = SpectralContrastive(4, width=64, n_views=2, dtype="float32").fit(some)
+    np.testing.assert_array_equal(np.load("z.npy"), twin.transform(x).numpy())
+    assert "asked for 201 samples" in refused(embed(inputs / "images.npy", "-o", "z.npy", *SMALL, "--samples", 201))
+
+
+def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embed: Any, inputs: Path) -> None:
+    arguments = (inputs / "moons", "-o", "z.npy", "--width", "16", "--no-plot", "--json")
+    ended = embed(*arguments)
+    assert ended.code == 0, ended.err
+    k = ended.found["dimensions"]
+    assert k == np.load("z.npy").shape[1] <= 16
+    assert min(ended.found["eigenvalues"]) > 0
+    assert f"{k} dimensions instead of 128: no further eigenvalue is positive" in ended.found["notes"][0]
+    assert "n_components" in refused(embed(*arguments, "--components", 17))
+    assert f"note: {k} dimensions instead of 128" in embed(*arguments[:-1]).words
+
+
+def test_patches_have_a_width_of_their_own() -> None:
+    for method in ("spectral", "pca"):
+        made = cli._embedding_model({"--method": method, "--features": "patches"}, None, 0, "cpu")
+        assert made.width == 256
+
+
+@pytest.mark.parametrize("how", ["a file", "none"])
+def test_labels_beside_and_no_labels(embed: Any, inputs: Path, how: str) -> None:
+    labels = ("--labels", inputs / "labels.npy") if how == "a file" else ()
+    ended = embed(inputs / "images.npy", "-o", "z.npz", *SMALL[:-1], *labels)
+    assert ended.code == 0, ended.err
+    assert sorted(arrays("z.npz")) == (["y", "z"] if labels else ["z"])
+    assert ("linear probe" in ended.words) == bool(labels)
+    assert ("no probes: there are no labels" in ended.words) == (not labels)
+    assert imread("z.png").ndim == 3
+    if labels:
+        assert (
+            "no probes: not asked for"
+            in embed(inputs / "images.npy", "-o", "z.npz", *SMALL, *labels, "--no-probes").words
+        )
+
+
+BAD: list[tuple[str, tuple[str, ...], str]] = [
+    ("gone.npz", (), "no data set or file is called"),
+    ("broken.npz", (), "is not a complete .npz file"),
+    ("broken.csv", (), "column 'b' holds 'x' in sample 1"),
+    ("constant.npy", (), "is the same, so there is nothing to contrast"),
+    ("constant.npy", ("--method", "pca"), "nothing to contrast"),
+    ("images.npy", ("--method", "simclr"), "--method must be spectral or pca, got 'simclr'"),
+    ("images.npy", ("--components", "0"), "n_components must be a whole number of at least 1, got 0"),
+    ("images.npy", ("--components", "2000"), "64 features"),
+    ("images.npy", ("--features", "deep"), "features must be one of random, fourier, patches"),
+    ("images.npy", ("--width", "0"), "width must be a whole number of at least 1, or math.inf, got 0"),
+    ("images.npy", ("--width", "many"), "--width must be a whole number of at least 1, or inf, got 'many'"),
+    ("images.npy", ("--features", "patches", "--width", "inf"), "patches have no infinite width"),
+    ("images.npy", ("--views", "twirl"), "cannot read 'twirl'"),
+    ("rows.npy", ("--views", "crop"), "crop"),
+    ("images.npy", ("--n-views", "1"), "n_views must be a whole number of at least 2"),
+    ("images.npy", ("--ridge", "-1"), "ridge must be a number of at least 0"),
+    ("images.npy", ("--ridge", "nan"), "ridge must be a number of at least 0"),
+    ("images.npy", ("--method", "pca", "--ridge", "1"), "--ridge belongs to --method spectral"),
+    ("images.npy", ("--depth", "0"), "depth"),
+    ("images.npy", ("--activation", "swirl"), "swirl"),
+    ("images.npy", ("--similarity", "angle"), "similarity must be cosine or dot, got 'angle'"),
+    ("images.npy", ("--image-shape", "8x8"), "--image-shape takes whole numbers"),
+    ("rows.npy", ("--image-shape", "9,9"), "which image_shape (9, 9) does not fit"),
+    ("rows.npy", ("--features", "patches"), "image"),
+    ("images.npy", ("--seed", "-1"), "--seed"),
+    ("images.npy", ("--device", "tpu"), "device must look like"),
+    ("images.npy", ("--dtype", "float16"), "dtype must be one of float32, float64, got 'float16'"),
+    ("images.npy", ("--split", "test"), "--split test is for data with train and test"),
+    ("split.npz", ("--split", "half"), "--split must be train, test or all, got 'half'"),
+    ("images.npy", ("--labels", "digit"), "has no columns, so none called 'digit'"),
+    ("images.npy", ("--labels", "gone.npy"), "there is no file of labels gone.npy"),
+    ("rows.csv", ("--labels", "digits"), "no column 'digits'"),
+    ("rows.csv", (), "column 'digit' holds"),
+    ("split.npz", ("--labels", "LABELS"), "has 300 samples but labels of shape (200,)"),
+    ("images.npy", ("-o", "z.txt"), "arrays are written as .npy, .npz, .csv, got 'z.txt'"),
+    ("images.npy", ("-o", "gone/z.npy"), "there is no folder gone"),
+    ("images.npy", ("-o", "there"), "arrays are written as"),
+    ("images.npy", ("-o", "taken.npy"), "taken.png is to be written and is a folder"),
+    ("images.npy", ("--model", "gone.npz"), "there is no model file gone.npz"),
+    ("images.npy", ("--model", "IMAGES"), "is no kontrast model"),
+    (
+        "images.npy",
+        ("--model", "m.npz", "--width", "9", "--seed", "2", "--views", "flip"),
+        "so --width, --views cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize("name, arguments, message", BAD, ids=[" ".join([case[0], *case[1]]) for case in BAD])
+def test_bad_input_is_one_line_and_writes_nothing(
+    embed: Any, inputs: Path, name: str, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("there").mkdir()
+    Path("taken.png").mkdir()
+    places = {"LABELS": str(inputs / "labels.npy"), "IMAGES": str(inputs / "images.npy")}
+    small = () if "--model" in arguments else SMALL[:-1]
+    ended = embed(inputs / name, "-o", "z.npz", *small, *(places.get(word, word) for word in arguments))
+    assert message in refused(ended)
+    assert content(Path()) == {}
+
+
+@pytest.mark.parametrize(
+    "source, output",
+    [
+        ("x.npy", "x.npy"),
+        ("x.npy", "./there/../x.npy"),
+        ("x.npy", "link.npy"),
+        ("x.model.npz", "x.npy"),  # the model beside it
+        ("there", "there/z.npy"),
+    ],
+)
+def test_the_input_is_never_written_over(embed: Any, inputs: Path, source: str, output: str) -> None:
+    Path("there").mkdir()
+    shutil.copy(inputs / "images.npy", "x.npy")
+    shutil.copy(inputs / "images.npy", "there/a.npy")
+    shutil.copy(inputs / "whole.npz", "x.model.npz")
+    Path("link.npy").symlink_to("x.npy")
+    before = content(Path())
+    assert "which is read; choose another --output" in refused(embed(source, "-o", output, *SMALL))
+    assert content(Path()) == before
+
+
+def test_neither_the_model_nor_the_labels_are_written_over(embed: Any, inputs: Path) -> None:
+    shutil.copy(inputs / "labels.npy", "y.npy")
+    assert "which is read" in refused(embed(inputs / "images.npy", "-o", "y.npy", *SMALL, "--labels", "y.npy"))
+    assert embed(inputs / "images.npy", "-o", "a.npy", *SMALL).code == 0
+    assert "which is read" in refused(embed(inputs / "images.npy", "-o", "a.model.npz", "--model", "a.model.npz"))
+    assert embed(inputs / "images.npy", "-o", "a.npy", *SMALL, "--seed", 1).code == 0  # what was written may be again
+
+
+def test_an_interrupted_write_leaves_no_half_file(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = writing._write
+
+    def stop(*arguments: Any) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "_write", stop)
+    ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL)
+    assert ended.code == 130
+    assert ended.err.endswith("stopped\n")
+    assert content(Path()) == {}
+
+
+def test_the_embedding_is_there_before_it_is_judged(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(estimators, "judge", stop)
+    assert embed(inputs / "whole.npz", "-o", "z.npz", *SMALL).code == 130
+    assert sorted(content(Path())) == ["z.model.npz", "z.npz"]
+
+
+def test_a_full_disk_is_one_line(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SpectralContrastive, "save", full)
+    ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1] == "error: cannot write z.model.npz: No space left on device"
+
+
+def test_debug_shows_the_traceback(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "write_embedding_figure", None)  # --no-plot does not need it
+    assert embed(inputs / "images.npy", "-o", "z.npy", *SMALL).code == 0
+    monkeypatch.setattr(sys, "argv", ["kontrast", "embed", "gone.npz", "-o", "z.npy", "--debug"])
+    with pytest.raises(ValueError, match="no data set or file is called"):
+        cli.main()
+    cli._debug["on"] = False
+
+
+def test_help_is_fast_and_states_the_librarys_defaults() -> None:
+    program = "import sys, kontrast.cli as c\ntry: c.app(['embed', '--help'])\nexcept SystemExit: pass\n"
+    program += "print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"COLUMNS": "200"}
+    )
+    said = " ".join(done.stdout.split())
+    assert said.endswith("False")
+    spectral, pca = SpectralContrastive(), ContrastivePCA()
+    assert f"[default: (spectral {spectral.width}, pca {pca.width}, patches 256)]" in said
+    assert f"[default: ({spectral.n_views}; pca {pca.n_positives})]" in said
+    assert f"[default: ({spectral.ridge})]" in said
+    assert f"[default: ({spectral.n_components}, or as many as there are)]" in said
+    for option in ("--similarity", "--activation", "--depth", "--features"):
+        assert f"[default: ({getattr(spectral, option[2:])})]" in said[said.index(option) :][:200]
