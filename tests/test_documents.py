@@ -26,9 +26,12 @@ def run(*command: object, cwd: Path) -> str:
 def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
     assert programs
+    shown = []
     for k, program in enumerate(programs):
         (tmp_path / f"{k}.py").write_text(f'if __name__ == "__main__":\n{indented(program)}')
-        assert "cosine: " in run(tmp_path / f"{k}.py", cwd=tmp_path)
+        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    assert "cosine: " in shown[-1]
+    assert [re.findall(r"\(\d+, \d+\)", text) for text in shown[:-1]] == [["(1797, 32)"]] * (len(shown) - 1)
 
 
 def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
@@ -52,8 +55,9 @@ def indented(program: str) -> str:
 
 
 def test_the_readme_example_is_five_lines() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert len([line for line in program.splitlines() if line.strip()]) == 5
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len(programs) == 2
+    assert len([line for line in programs[-1].splitlines() if line.strip()]) == 5
 
 
 def test_kernel_or_learning(tmp_path: Path) -> None:
