@@ -135,8 +135,8 @@ def of_unit_variance(real: Any) -> Any:
 
 def orthonormal_heads(real: Any) -> Any:
     """The constraint W^T W = I, up to a factor, in the place of the whitened one."""
-    return lambda between, sigma, k, ridge: real(
-        between, sigma.trace() * torch.eye(len(sigma)).to(sigma), k, ridge=ridge
+    return lambda between, sigma, k, **options: real(
+        between, sigma.trace() * torch.eye(len(sigma)).to(sigma), k, **options
     )
 
 

@@ -255,3 +255,63 @@ def test_a_failed_fit_leaves_a_fitted_model_as_it_was(kind: type) -> None:
     with pytest.raises(InputError, match="n_components"):
         model.fit(x)
     np.testing.assert_array_equal(model.transform(x), before)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, 1 / 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_that_do_not_vary_are_refused_whatever_their_rounding(value: float, dtype: type) -> None:
+    constant = np.full((10, 6), value, dtype=dtype)
+    with pytest.raises(InputError, match="the features do not vary"):
+        SpectralContrastive(1, width=32).fit_views([constant, constant])
+    for kind in KINDS:
+        with pytest.raises(InputError, match=r"do not vary|eigenvalues are positive"):
+            kind(1, features=lambda x: torch.full((len(x), 5), value, dtype=x.dtype)).fit(rows().astype(dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "factor"), [(np.float32, 1e25), (np.float64, 1e200)])
+def test_features_that_overflow_are_no_blank_samples(kind: type, dtype: type, factor: float) -> None:
+    x = rows().astype(dtype)
+    model = kind(2, width=32).fit(x)
+    with pytest.raises(InputError, match="scale the samples"):
+        model.transform(x * dtype(factor))
+    with pytest.raises(InputError, match=r"scale the samples|too large"):
+        kind(2, width=32).fit(x * dtype(factor))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_another_shape_are_refused(kind: type) -> None:
+    x = pictures(24, 8, 6)
+    model = kind(2, width=16).fit(x)
+    with pytest.raises(InputError, match=r"images of shape \(1, 6, 8\), but .* is expecting \(1, 8, 6\)"):
+        model.transform(x.reshape(24, 6, 8))
+    np.testing.assert_array_equal(model.transform(x.reshape(24, 48)), model.transform(x))
+
+
+def test_a_ridge_below_the_rounding_is_named() -> None:
+    with pytest.raises(InputError, match=r"a ridge of 1e-09 is below their rounding.*dtype='float64'"):
+        SpectralContrastive(2, width=256, ridge=1e-9).fit(rows().astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_that_fails_leaves_the_model_as_it_was(kind: type) -> None:
+    model = kind(2, width=16).fit(rows())
+    before = model.transform(rows())
+    for bad in (np.zeros((12, 4)), rows(1), pictures() * np.nan):
+        with pytest.raises(ValueError, match=r"same|minimum|NaN"):
+            model.fit(bad)
+        np.testing.assert_array_equal(model.transform(rows()), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_values_are_refused_and_long_doubles_are_read(kind: type) -> None:
+    x = rows()
+    with pytest.raises(InputError, match="masked values"):
+        kind(2, width=16).fit(np.ma.masked_greater(x, 0))
+    long = kind(2, width=16).fit_transform(x.astype(np.longdouble))
+    np.testing.assert_array_equal(long, kind(2, width=16).fit_transform(x))
+
+
+def test_images_too_small_for_patches() -> None:
+    with pytest.raises(InputError, match="too small to cut patches from"):
+        SpectralContrastive(2, width=8, features="patches").fit(pictures(24, 1, 9))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,6 +27,25 @@ TRANSFORM_ENTRIES = {"cpu": 2**25, "cuda": 2**30}
 LANDMARKS = 2048
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def all_or_nothing(fit: F) -> F:
+    """A fit that fails leaves the model as it was."""
+
+    @functools.wraps(fit)
+    def guarded(self: Any, *args: Any, **options: Any) -> Any:
+        before = dict(self.__dict__)
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    return cast("F", guarded)
+
+
 class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A linear head over frozen features, found in closed form; f(x) = W^T (φ(x) − μ).
 
@@ -39,6 +60,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             from half the landmarks to all of them as from all to infinitely many, where the error falls as one over
             their number; zeros where the kernel is exact, None at finite width.
         n_features_in_: the number of values in a sample.
+        sample_shape_: its shape, (d,) or (c, h, w).
     """
 
     n_components: int
@@ -62,6 +84,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     mean_: np.ndarray[Any, Any] | None
     kernel_error_: float | None
     eigenvalue_errors_: np.ndarray[Any, Any] | None
+    sample_shape_: tuple[int, ...]
 
     def transform(self, X: Any) -> Any:
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""

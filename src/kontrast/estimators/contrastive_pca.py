@@ -17,6 +17,7 @@ from kontrast.estimators.base import (
     LANDMARKS,
     ClosedFormEmbedding,
     KernelShare,
+    all_or_nothing,
     batch_rows,
     eigenvalue_errors,
     half_span,
@@ -106,6 +107,7 @@ class ContrastivePCA(ClosedFormEmbedding):
         self.random_state = random_state
         self.progress = progress
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None) -> Self:
         """Samples are anchors, fresh views of them positives, other samples negatives; `y` is ignored."""
         self._options()
@@ -119,6 +121,7 @@ class ContrastivePCA(ClosedFormEmbedding):
         pairs = _Drawn(samples, self._view(samples), n_positives, negative, generator)
         return self._fit(pairs, generator)
 
+    @all_or_nothing
     def fit_pairs(self, anchors: Any, positives: Any, negatives: Any = None) -> Self:
         """Pairs of your own.
 
@@ -192,8 +195,10 @@ class ContrastivePCA(ClosedFormEmbedding):
                 "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
             )
         values, frame = largest_eigenpairs(C, k)
-        size = C.abs().max()  # taken out before squaring
-        require_positive_values(values, k, noise=16 * torch.finfo(samples.dtype).eps * float(size * (C / size).norm()))
+        eps, size = torch.finfo(samples.dtype).eps, C.abs().max()  # the size is taken out before squaring
+        require_positive_values(
+            values, k, noise=16 * eps * float(size * (C / size).norm()), top_noise=4 * eps * moments.mean_square
+        )
         self.kernel_error_, self.eigenvalue_errors_ = share.error, None
         if (half := half_span(features)) is not None:
             inside = half.mT @ C @ half
@@ -204,8 +209,9 @@ class ContrastivePCA(ClosedFormEmbedding):
     def _fit_kernel(self, kernel: Kernel, pairs: _Drawn | _Given) -> Self:
         pool, S = pairs.pool()
         k = require_components(self.n_components, len(pool), "points of the pairs")
+        K = kernel(pool)
         try:
-            frame, values = kernel_contrastive_pca(kernel(pool), S, k)
+            frame, values = kernel_contrastive_pca(K, S, k)
         except TooManyComponentsError:
             raise
         except (ConvergenceError, InputError) as error:

@@ -60,6 +60,7 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
         "parameters": _written_parameters(model),
         "features": _write_map(model.features_, arrays),
         "n_features_in": model.n_features_in_,
+        "sample_shape": list(model.sample_shape_),
         "feature_names_in": [str(name) for name in getattr(model, "feature_names_in_", ())],
         "kernel_error": model.kernel_error_,
     }
@@ -113,6 +114,7 @@ def _rebuilt(
     parameters = _read_parameters(header["parameters"], features)
     model = kind(**{**parameters, "device": device})
     model.n_features_in_ = int(header["n_features_in"])
+    model.sample_shape_ = tuple(header["sample_shape"])
     if header["feature_names_in"]:
         model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
     model.kernel_error_, model.eigenvalue_errors_ = header["kernel_error"], arrays.get("eigenvalue_errors")

@@ -45,7 +45,8 @@ class Samples:
         else:
             rows = self.source[index if isinstance(index, slice) else index.cpu().numpy()]
             # A copy, as memory maps may be read-only and are not contiguous, in the byte order that torch knows.
-            part = torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("=")))
+            kind = np.float64 if rows.dtype.itemsize > 8 else rows.dtype.newbyteorder("=")  # long doubles: not in torch
+            part = torch.from_numpy(np.array(rows, dtype=kind))
         moved = part.to(device=self.device, dtype=self.dtype)
         return moved / 255 if part.dtype == torch.uint8 else moved
 
@@ -72,6 +73,8 @@ def read_samples(
         image_shape = _image_shape(image_shape)
     if device is not None and not isinstance(device, str):
         raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {device!r}")
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise InputError("X has masked values; fill them in, or drop those samples")
     if isinstance(X, Tensor):
         source: Tensor | np.ndarray[Any, Any] = _tensor(X.detach(), image_shape, min_samples)
     elif isinstance(X, np.ndarray) and X.ndim in (3, 4):
@@ -82,7 +85,7 @@ def read_samples(
     else:
         rows = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_min_samples=min_samples)
         source = channels_first(np.asanyarray(rows), source="X", image_shape=image_shape)
-    _count_features(estimator, math.prod(source.shape[1:]), reset=reset)
+    _count_features(estimator, tuple(source.shape[1:]), reset=reset)
     where = source.device if device is None and isinstance(source, Tensor) else resolve_device(device or "cpu")
     return Samples(source, where, _number_type(source.dtype, dtype))
 
@@ -123,12 +126,16 @@ def _not_finite() -> InputError:
     return InputError("X holds NaN or infinite values; drop those samples or fill the values in")
 
 
-def _count_features(estimator: Any, n: int, *, reset: bool) -> None:
+def _count_features(estimator: Any, shape: tuple[int, ...], *, reset: bool) -> None:
+    n, name = math.prod(shape), type(estimator).__name__
     if reset:
-        estimator.n_features_in_ = n
-    elif n != estimator.n_features_in_:
-        name = type(estimator).__name__
+        estimator.n_features_in_, estimator.sample_shape_ = n, shape
+        return
+    if n != estimator.n_features_in_:
         raise InputError(f"X has {n} features, but {name} is expecting {estimator.n_features_in_} features as input")
+    wanted = tuple(estimator.sample_shape_)
+    if len(shape) == len(wanted) == 3 and shape != wanted:  # rows of that length may still be such images
+        raise InputError(f"X has images of shape {shape}, but {name} is expecting {wanted} (channels, height, width)")
 
 
 def _number_type(given: Any, asked: str | None) -> torch.dtype:

@@ -10,7 +10,14 @@ import torch
 from kontrast._types import Tensor
 from kontrast.data import ImageShape, View
 from kontrast.errors import InputError, is_number, require_whole
-from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, batch_rows, eigenvalue_errors, half_span
+from kontrast.estimators.base import (
+    ClosedFormEmbedding,
+    KernelShare,
+    all_or_nothing,
+    batch_rows,
+    eigenvalue_errors,
+    half_span,
+)
 from kontrast.estimators.features import FeatureChoice, FeatureOptions
 from kontrast.estimators.samples import Samples
 from kontrast.nets import FeatureMap
@@ -89,6 +96,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         self.random_state = random_state
         self.progress = progress
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fresh views of every sample; `y` is ignored."""
         options = self._options()
@@ -104,6 +112,7 @@ class SpectralContrastive(ClosedFormEmbedding):
                 advance(batch.stop, len(samples))
         return self._solve(fit)
 
+    @all_or_nothing
     def fit_views(self, views: Sequence[Any]) -> Self:
         """Views of your own: two arrays or more of the same shape, in which row i is a view of sample i."""
         options = self._options()
@@ -123,6 +132,7 @@ class SpectralContrastive(ClosedFormEmbedding):
                 advance(batch.stop, len(first))
         return self._solve(fit)
 
+    @all_or_nothing
     def fit_loader(self, batches: Iterable[Any]) -> Self:
         """Batches of views, as a data loader of self-supervised learning gives them: data of any size, in one pass.
 

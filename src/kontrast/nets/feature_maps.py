@@ -149,7 +149,9 @@ class PatchFeatures:
         """
         _require_images_to_cut(x, n_filters)
         c, h, w = x.shape[1:]
-        side = max(3, round(min(h, w) / 5)) if size is None else size
+        if min(h, w) < 2:
+            raise InputError(f"images {c}×{h}×{w} are too small to cut patches from; use features='random'")
+        side = min(h, w, max(3, round(min(h, w) / 5))) if size is None else size
         if isinstance(side, bool) or not isinstance(side, int) or not 2 <= side <= min(h, w):
             raise InputError(f"patches must have a side of 2 to {min(h, w)} for images {c}×{h}×{w}, got {side!r}")
         if isinstance(grid, bool) or not isinstance(grid, int) or not 1 <= grid <= min(h, w) - side + 1:
@@ -285,6 +287,10 @@ class ScaledFeatures:
         if self.delta is None:
             return phi / root
         norm: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
+        if not bool(torch.isfinite(norm).all()):  # φ/∞ would be 0, and look like a blank sample
+            raise InputError(
+                "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
+            )
         return phi / (norm + root * self.delta)
 
 

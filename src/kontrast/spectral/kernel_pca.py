@@ -155,8 +155,14 @@ def kernel_contrastive_pca(
         tolerance=TOLERANCE[K.dtype],
         max_steps=MAX_STEPS,
     )
-    require_positive_values(top.values, n_components, noise=float(top.residuals.max()) * float(top.values.abs().max()))
+    noise = float(top.residuals.max()) * float(top.values.abs().max())
+    require_positive_values(top.values, n_components, noise=noise, top_noise=_rounding(K))
     return top.vectors, top.values
+
+
+def _rounding(K: Tensor) -> float:
+    """Of an eigenvalue of C, which is a difference of means of products of the size of k(x, x)."""
+    return 4 * torch.finfo(K.dtype).eps * float(K.diagonal().mean())
 
 
 def _whole(K: Tensor, S: Callable[[Tensor], Tensor], k: int) -> tuple[Tensor, Tensor]:
@@ -167,5 +173,6 @@ def _whole(K: Tensor, S: Callable[[Tensor], Tensor], k: int) -> tuple[Tensor, Te
     phi = U * root
     C = phi.mT @ S(phi.to(K.dtype)).double()
     found, u = largest_eigenpairs(C, min(k, len(C)))
-    require_positive_values(found, k, noise=16 * torch.finfo(K.dtype).eps * float(C.norm()))
+    noise = 16 * torch.finfo(K.dtype).eps * float(C.norm())
+    require_positive_values(found, k, noise=noise, top_noise=_rounding(K))
     return fix_signs((U / root) @ u).to(K.dtype), found.to(K.dtype)

@@ -6,6 +6,7 @@ exact as one product.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -29,12 +30,14 @@ class PairMoments:
         if n_anchors < 2:
             raise InputError(f"pairs of at least 2 anchors are needed, got {n_anchors}")
         self.n_anchors, self.n = n_anchors, 0
+        self.mean_square = 0.0  # of the anchors' features, once all have come: what the entries of C cancel from
         self._product = torch.zeros(n_features, n_features, dtype=torch.float64, device=device)
         self._sum = torch.zeros(n_features, dtype=torch.float64, device=device)
 
     def update(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
         """A batch of pairs: features (b, M) of anchors, and the means over their positives and over their negatives."""
         self.n += len(anchors)
+        self.mean_square += float(anchors.square().sum(dtype=torch.float64)) / self.n_anchors
         if negatives is not None:
             self._product += anchors.mT @ (positives - negatives)
         else:
@@ -98,6 +101,13 @@ class ViewMoments:
         v, centre = self.n_views, self._sum / self.n
         square = torch.outer(centre, centre)
         covariance = mirrored(self._gram).div_(self.n * v).sub_(square)
+        variance, size = float(covariance.diagonal().sum()), float(self.mean.square().sum())
+        if not math.isfinite(variance + size):
+            raise InputError(
+                "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
+            )
+        if variance <= (16 * self.resolution) ** 2 * size:  # no more than the mean's rounding
+            raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
         of_means = mirrored(self._gram_of_means).div_(self.n).sub_(square)
         return covariance, of_means.mul_(v).sub_(covariance).div_(v - 1)
 

@@ -102,9 +102,16 @@ def require_ridge(ridge: float) -> None:
         raise InputError(f"ridge must be a number of at least 0, a share of the total variance, got {ridge!r}")
 
 
-def require_positive_values(values: Tensor, k: int, *, noise: float) -> None:
-    """Refuse components beyond the last positive eigenvalue: they would repel positives, or be rounding."""
-    n_positive = int((values > noise).sum())
+def require_positive_values(values: Tensor, k: int, *, noise: float, top_noise: float = 0.0) -> None:
+    """Refuse components beyond the last positive eigenvalue: they would repel positives.
+
+    Args:
+        values: eigenvalues, descending.
+        k: how many components were asked for.
+        noise: an eigenvalue that is not positive.
+        top_noise: the largest eigenvalue that features which do not vary have, from rounding alone.
+    """
+    n_positive = int((values > noise).sum()) if float(values[0]) > top_noise else 0
     if n_positive < k:
         raise TooManyComponentsError(
             f"n_components={k}, but only {n_positive} eigenvalues are positive: no further direction brings views of a "
@@ -121,9 +128,12 @@ def _cholesky(covariance: Tensor, ridge: float, variance: float, resolution: flo
     L, failed = torch.linalg.cholesky_ex(regular)
     # A pivot that is only rounding, of the products or of the decomposition, passes for positive.
     if int(failed) or float(L.diagonal().square().min()) <= max(4 * resolution, 1e-13) * variance:
+        fix = "pass a ridge above 0, such as 1e-5"
+        if ridge > 0:
+            fix = f"a ridge of {ridge / variance:.1g} is below their rounding: pass 1e-6 or more, or dtype='float64'"
         raise InputError(
             f"the covariance of the {len(covariance)} features is singular (more features than varied samples, or "
-            "features that repeat); pass a ridge above 0, such as 1e-5"
+            f"features that repeat); {fix}"
         )
     return L
 

@@ -1,0 +1,335 @@
+"""`kontrast study`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kontrast.cli.app import VIEWS, AsJson, Debug, app, plain_table, say, whole_numbers
+from kontrast.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.table import Table
+
+    from kontrast.linalg import PowerLaw
+    from kontrast.sweep import Findings, PCAFindings, ProbeFindings, SimilarityFindings, StudySpec, Thresholds
+
+STUDIES = Path("kontrast-studies")
+TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effective_rank")  # what 80 columns hold
+PCA_TABLE = ("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "matrix_drift", "frozen_gap")
+PROBE_WIDTHS = 6  # columns of the probes' table in 80
+
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="Relative error under which a kernel counts as predicting the model.", show_default="0.05"),
+]
+PcaTolerance = Annotated[
+    float | None,
+    typer.Option(help="Largest sine at which a subspace counts as PCA's.", show_default="0.1"),
+]
+ProbeMargin = Annotated[
+    float | None,
+    typer.Option(help="Accuracy by which training must beat every closed form, to count.", show_default="0.02"),
+]
+
+
+@app.command()
+def study(
+    data: Annotated[
+        str | None,
+        typer.Option(help="mnist5k, digits, moons, or a .npz, .npy, .csv, idx file or folder.", show_default="mnist5k"),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, test or all, where the data has splits.", show_default="train")
+    ] = None,
+    image_shape: Annotated[str | None, typer.Option(help="Shape of flattened images, as in 28,28 or 3,32,32.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many samples to contrast.", show_default="50")] = None,
+    view: Annotated[
+        str | None,
+        typer.Option(help=f"Augmentation, as in crop:0.5,1+flip+noise:0.1. {VIEWS}", show_default="crop; rows: noise"),
+    ] = None,
+    positives: Annotated[int | None, typer.Option(help="Positives an anchor.", show_default="1")] = None,
+    negatives: Annotated[
+        str | None, typer.Option(help="Negatives an anchor, or 'all' for their expectation.", show_default="1")
+    ] = None,
+    similarity: Annotated[str | None, typer.Option(help="cosine, dot or both.", show_default="both")] = None,
+    link: Annotated[str | None, typer.Option(help="linear, softmax or log_softmax.", show_default="linear")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of softmax links.", show_default="1")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ of cosine similarity.", show_default="0.01")] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="relu, tanh, sigmoid, erf, gelu, leaky_relu or linear.", show_default="relu"),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Hidden layers.", show_default="1")] = None,
+    parametrization: Annotated[
+        str | None, typer.Option(help="ntk, standard or orthogonal.", show_default="ntk")
+    ] = None,
+    d_out: Annotated[int | None, typer.Option(help="Dimension of the embedding.", show_default="10")] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Widths, as in 64,256,1024.", show_default="64,128,256,512,1024,2048")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs a width, averaged.", show_default="5")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent.", show_default="200")] = None,
+    learning_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="One for all, or one a similarity: 0.1,0.003.", show_default="cosine 0.1; dot 0.25/mean |x|^2"
+        ),
+    ] = None,
+    pca_learning_rate: Annotated[
+        float | None, typer.Option(help="Of the orthonormal run, beside PCA.", show_default="1")
+    ] = None,
+    probe_samples: Annotated[
+        int | None,
+        typer.Option(help="Labelled samples to train a probe, and to test it; 0: none.", show_default="up to 500"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-studies/NAME-HASH"),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder, with its options.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, one thread each.", show_default="one a core")] = None,
+    tolerance: Tolerance = None,
+    pca_tolerance: PcaTolerance = None,
+    probe_margin: ProbeMargin = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Kernel, PCA or learning? Does a fixed kernel predict training, is its subspace PCA, does it buy accuracy?
+
+    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about a minute.
+    """
+    from kontrast.report import write_report
+    from kontrast.sweep import Interrupted, default_workers, find, prepare, run_study
+
+    given: dict[str, Any] = {
+        "data": data,
+        "split": split,
+        "image_shape": whole_numbers("--image-shape", image_shape),
+        "n_samples": samples,
+        "view": view,
+        "n_positives": positives,
+        "negatives": _count_or_word(negatives),
+        "similarities": _similarities(similarity),
+        "link": link,
+        "temperature": temperature,
+        "delta": delta,
+        "activation": activation,
+        "depth": depth,
+        "parametrization": parametrization,
+        "d_out": d_out,
+        "widths": whole_numbers("--widths", widths),
+        "n_seeds": seeds,
+        "n_steps": steps,
+        "learning_rates": _learning_rates(learning_rate, similarity),
+        "pca_learning_rate": pca_learning_rate,
+        "n_probe_samples": probe_samples,
+        "device": device,
+        "dtype": dtype,
+    }
+    thresholds = thresholds_from(tolerance, pca_tolerance, probe_margin)
+    spec = prepare(_spec({key: value for key, value in given.items() if value is not None}, output, resume))
+    folder = resume or output or STUDIES / spec.name
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}")
+    # A GPU is shared by no second process: its cells run here, one after the other.
+    n_workers = 0 if not spec.device.startswith("cpu") else workers or default_workers()
+    try:
+        with _Progress(spec) as progress:
+            result = run_study(spec, folder, workers=n_workers, on_start=progress.start, on_cell=progress.advance)
+    except (Interrupted, KeyboardInterrupt):
+        say(f"stopped; finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}")
+        sys.exit(130)
+    findings = find(result, thresholds)
+    show_findings(findings, write_report(folder, result, findings), as_json=as_json)
+
+
+def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:
+    """The spec of the options that were given; the library's defaults stand for the rest."""
+    from kontrast.sweep import Store, StudySpec
+
+    if resume is None:
+        return StudySpec(**given)
+    if given or output is not None:
+        raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
+    return StudySpec.from_dict(Store(resume).spec())
+
+
+def thresholds_from(tolerance: float | None, pca_tolerance: float | None, probe_margin: float | None) -> Thresholds:
+    """The thresholds that were given; the library's defaults stand for the rest."""
+    from kontrast.sweep import Thresholds
+
+    given = {"tolerance": tolerance, "pca_tolerance": pca_tolerance, "probe_margin": probe_margin}
+    return Thresholds(**{name: value for name, value in given.items() if value is not None})
+
+
+def _learning_rates(text: str | None, similarity: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--learning-rate takes a number, or one a similarity, as in 0.1,0.003; got {text!r}"
+        ) from None
+    return rates * len(_similarities(similarity or "both") or ()) if len(rates) == 1 else rates
+
+
+def _count_or_word(text: str | None) -> int | str | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
+
+
+def _similarities(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return ("cosine", "dot") if text == "both" else tuple(text.split(","))
+
+
+def show_findings(findings: Findings, page: Path, *, as_json: bool) -> None:
+    """What a study found, in words and tables or as JSON."""
+    if as_json:
+        typer.echo(json.dumps({**findings.as_dict(), "report": str(page)}, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for found in findings.similarities:
+        console.print(_table(found))
+        console.print(found.sentence, markup=False)
+        console.print()
+    if findings.pca is not None:
+        console.print(_pca_table(findings.pca))
+        console.print(findings.pca.sentence, markup=False)
+    else:
+        console.print(f"no PCA view: {findings.spec.without_pca}", markup=False)
+    console.print()
+    if findings.probes is not None:
+        console.print(_probe_table(findings.probes))
+    console.print(f"verdict: {findings.headline}", markup=False)
+    console.print(f"report: {page}", markup=False, soft_wrap=True)
+
+
+def _table(found: SimilarityFindings) -> Table:
+    from kontrast.report import COLUMNS
+
+    when = f"at step {found.step}" if found.step is not None else "before any recorded step"
+    title = f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}"
+    shown = {name: COLUMNS[name] for name in TABLE}
+    return _width_table(title, found, shown, {"diverged at": [_divergence(found, i) for i in range(len(found.widths))]})
+
+
+def _pca_table(found: PCAFindings) -> Table:
+    from kontrast.report import PCA_COLUMNS
+
+    when = f"at step {found.step}" if found.step is not None else "at no step"
+    title = f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}"
+    return _width_table(title, found, {name: PCA_COLUMNS[name] for name in PCA_TABLE}, {})
+
+
+def _width_table(
+    title: str,
+    found: SimilarityFindings | PCAFindings,
+    shown: dict[str, tuple[str, Callable[[float], str]]],
+    further: dict[str, list[str]],
+) -> Table:
+    """A row a width: the means of the `shown` measures, `further` columns in words, and the exponents below."""
+    table = plain_table(title)
+    table.add_column("width", justify="right", no_wrap=True)
+    for heading in (*(heading for heading, _ in shown.values()), *further):
+        table.add_column("\n".join(heading.rsplit(" ", 1)), justify="right", no_wrap=True)
+    for i, width in enumerate(found.widths):
+        cells = [write(found.means[name][i]) if found.means else "–" for name, (_, write) in shown.items()]
+        table.add_row(str(width), *cells, *(words[i] for words in further.values()))
+    if found.exponents:
+        table.add_section()
+        table.add_row("~ M^", *[_exponent(found.exponents.get(name)) for name in shown], *("" for _ in further))
+    return table
+
+
+def _probe_table(found: ProbeFindings) -> Table:
+    """A row an embedding; of many widths some, the first and the last among them."""
+    from kontrast.report import accuracy
+
+    last = len(found.widths) - 1
+    n = min(last, PROBE_WIDTHS - 1)
+    columns = sorted({round(k * last / n) for k in range(n + 1)}) if n else [0]
+    table = plain_table(f"linear probes, test accuracy in %, {found.n_samples} samples to train and to test")
+    table.add_column("width", no_wrap=True)
+    for i in columns:
+        table.add_column(str(found.widths[i]), justify="right", no_wrap=True)
+    for name in found.embeddings:
+        table.add_row(name, *[accuracy(found.means[name][i], found.deviations[name][i]) for i in columns])
+    return table
+
+
+def _divergence(found: SimilarityFindings, i: int) -> str:
+    """The mean step of divergence, and in how many seeds it was where it was not all of them."""
+    if not found.diverged[i]:
+        return "–"
+    some = f" ({found.diverged[i]}×)" if found.diverged[i] < found.n_seeds else ""
+    return f"{found.diverged_at[i]:.0f}{some}"
+
+
+def _exponent(law: PowerLaw | None) -> str:
+    if law is None:
+        return "–"
+    return f"{law.exponent:.2f}±{law.high - law.exponent:.2f}" if law.n_points > 2 else f"{law.exponent:.2f}"
+
+
+class _Progress:
+    """A bar on standard error, its time left weighted by what cells of each width cost."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.spec, self.done = spec, 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[cells]} cells"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar.live.is_started:  # stopping a bar that never started would print an empty line
+            self.bar.stop()
+
+    def start(self, missing: list[str]) -> None:
+        """Show what is stored already and what is left to do."""
+        self.bar.start()
+        self.done = len(self.spec.cells) - len(missing)
+        cost = sum(self._cost(cell) for cell in missing)
+        self.task = self.bar.add_task(
+            self.spec.name, total=cost or 1, completed=0 if missing else 1, cells=self._cells()
+        )
+
+    def advance(self, cell: str) -> None:
+        """One more cell is stored."""
+        self.done += 1
+        self.bar.update(self.task, advance=self._cost(cell), cells=self._cells())
+
+    def _cells(self) -> str:
+        return f"{self.done}/{len(self.spec.cells)}"
+
+    @staticmethod
+    def _cost(cell: str) -> int:
+        from kontrast.sweep import parse_cell
+
+        return parse_cell(cell)[0]
