@@ -266,13 +266,13 @@ def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embe
     assert k == np.load("z.npy").shape[1] <= 16
     assert min(ended.found["eigenvalues"]) > 0
     assert f"{k} dimensions instead of 128: no further eigenvalue is positive" in ended.found["notes"][0]
-    assert "n_components" in refused(embed(*arguments, "--components", 17))
+    assert "--components 17, but there are only 16 features" in refused(embed(*arguments, "--components", 17))
     assert f"note: {k} dimensions instead of 128" in embed(*arguments[:-1]).words
 
 
 def test_patches_have_a_width_of_their_own() -> None:
     for method in ("spectral", "pca"):
-        made = cli._embedding_model({"--method": method, "--features": "patches"}, None, 0, "cpu")
+        made = cli.embed._embedding_model({"--method": method, "--features": "patches"}, None, 0, "cpu")
         assert made.width == 256
 
 
@@ -299,15 +299,15 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("constant.npy", (), "is the same, so there is nothing to contrast"),
     ("constant.npy", ("--method", "pca"), "nothing to contrast"),
     ("images.npy", ("--method", "simclr"), "--method must be spectral or pca, got 'simclr'"),
-    ("images.npy", ("--components", "0"), "n_components must be a whole number of at least 1, got 0"),
+    ("images.npy", ("--components", "0"), "--components must be a whole number of at least 1, got 0"),
     ("images.npy", ("--components", "2000"), "64 features"),
     ("images.npy", ("--features", "deep"), "features must be one of random, fourier, patches"),
-    ("images.npy", ("--width", "0"), "width must be a whole number of at least 1, or math.inf, got 0"),
+    ("images.npy", ("--width", "0"), "width must be a whole number of at least 1, or inf, got 0"),
     ("images.npy", ("--width", "many"), "--width must be a whole number of at least 1, or inf, got 'many'"),
     ("images.npy", ("--features", "patches", "--width", "inf"), "patches have no infinite width"),
     ("images.npy", ("--views", "twirl"), "cannot read 'twirl'"),
     ("rows.npy", ("--views", "crop"), "crop"),
-    ("images.npy", ("--n-views", "1"), "n_views must be a whole number of at least 2"),
+    ("images.npy", ("--n-views", "1"), "--n-views must be a whole number of at least 2"),
     ("images.npy", ("--ridge", "-1"), "ridge must be a number of at least 0"),
     ("images.npy", ("--ridge", "nan"), "ridge must be a number of at least 0"),
     ("images.npy", ("--method", "pca", "--ridge", "1"), "--ridge belongs to --method spectral"),
@@ -329,7 +329,7 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("split.npz", ("--labels", "LABELS"), "has 300 samples but labels of shape (200,)"),
     ("images.npy", ("-o", "z.txt"), "arrays are written as .npy, .npz, .csv, got 'z.txt'"),
     ("images.npy", ("-o", "gone/z.npy"), "there is no folder gone"),
-    ("images.npy", ("-o", "there"), "arrays are written as"),
+    ("images.npy", ("-o", "there"), "there is a folder; give the name of a file in it"),
     ("images.npy", ("-o", "taken.npy"), "taken.png is to be written and is a folder"),
     ("images.npy", ("--model", "gone.npz"), "there is no model file gone.npz"),
     ("images.npy", ("--model", "IMAGES"), "is no kontrast model"),
@@ -422,7 +422,7 @@ def test_debug_shows_the_traceback(embed: Any, inputs: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "argv", ["kontrast", "embed", "gone.npz", "-o", "z.npy", "--debug"])
     with pytest.raises(ValueError, match="no data set or file is called"):
         cli.main()
-    cli._debug["on"] = False
+    cli.program._debug["on"] = False
 
 
 def test_help_is_fast_and_states_the_librarys_defaults() -> None:

@@ -315,3 +315,17 @@ def test_masked_values_are_refused_and_long_doubles_are_read(kind: type) -> None
 def test_images_too_small_for_patches() -> None:
     with pytest.raises(InputError, match="too small to cut patches from"):
         SpectralContrastive(2, width=8, features="patches").fit(pictures(24, 1, 9))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_makes_no_components(dtype: type) -> None:
+    """With the samples' differences used up, what eigenvalues are left are rounding over the ridge."""
+    views = [rows(20, seed=seed).astype(dtype) for seed in (0, 0)]
+    views[1] = views[1] + dtype(0.01) * rows(20, seed=1).astype(dtype)
+    model = SpectralContrastive(19, width=256).fit_views(views)
+    assert model.eigenvalues_[-1] > 1e-2
+    with pytest.raises(InputError, match="only 19 differences between samples"):
+        SpectralContrastive(20, width=256).fit_views(views)
+    copies = [np.concatenate([view] * 3) for view in views]  # 60 samples of which 20 differ
+    with pytest.raises(InputError, match="only 19 eigenvalues are positive"):
+        SpectralContrastive(30, width=256).fit_views(copies)

@@ -349,8 +349,15 @@ def test_components_and_covariances_that_cannot_work_are_refused() -> None:
     with pytest.raises(InputError, match=r"covariance of the 64 features is singular.*pass a ridge above 0"):
         SpectralContrastive(2, width=64, ridge=0).fit_views(views)
     assert np.isfinite(SpectralContrastive(2, width=64).fit_views(views).transform(views[0])).all()
-    with pytest.raises(InputError, match=r"n_components=30, but only \d+ eigenvalues are positive"):
+    with pytest.raises(InputError, match="n_components=30, but there are only 9 differences between samples"):
         SpectralContrastive(30, width=64).fit_views(views)
+    with pytest.raises(InputError, match="n_components=30, but there are only 9 differences between samples"):
+        SpectralContrastive(30, width=64).fit_loader(
+            [[view[half] for view in views] for half in (slice(5), slice(5, 10))]
+        )
+    noisy = [np.random.default_rng(i).standard_normal((40, 6)) for i in range(2)]  # views that have nothing in common
+    with pytest.raises(InputError, match=r"n_components=39, but only \d+ eigenvalues are positive"):
+        SpectralContrastive(39, width=64).fit_views(noisy)
     constant = np.ones((10, 6))
     with pytest.raises(InputError, match="the features do not vary"):
         SpectralContrastive(2, width=8).fit_views([constant, constant])

@@ -2,7 +2,7 @@
 
 # In the order of `kontrast --help`.
 # isort: off
-from kontrast.cli.app import app, main
-from kontrast.cli import study, embed, verify, report
+from kontrast.cli.program import app, main
+from kontrast.cli import program, study, embed, verify, report
 
-__all__ = ["app", "embed", "main", "report", "study", "verify"]
+__all__ = ["app", "embed", "main", "program", "report", "study", "verify"]

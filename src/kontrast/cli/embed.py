@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kontrast.cli.app import VIEWS, AsJson, Debug, app, plain_table, whole_numbers
+from kontrast.cli.program import VIEWS, AsJson, Debug, app, plain_table, whole_numbers
 from kontrast.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,7 +134,10 @@ def embed(
         x = train.x if samples is None else train.x[_drawn(train, samples, seed)]
         clock.lap("read")
         asked = estimator.n_components
-        fitted = estimator.fit(x) if components is not None else fit_most_components(estimator, x)
+        try:
+            fitted = estimator.fit(x) if components is not None else fit_most_components(estimator, x)
+        except InputError as error:
+            raise InputError(_in_words_of_the_options(str(error))) from error
         clock.lap("fit")
         if fitted.n_components < asked:
             notes.append(
@@ -173,6 +176,24 @@ def embed(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         _show_embedding(found)
+
+
+def _in_words_of_the_options(text: str) -> str:
+    """The estimators' arguments as this command spells them."""
+    for argument, option in (
+        ("image_shape=(28, 28)", "--image-shape 28,28"),
+        ("image_shape", "--image-shape"),
+        ("n_components=", "--components "),
+        ("n_components", "--components"),
+        ("n_views", "--n-views"),
+        ("n_positives", "--n-views"),
+        ("math.inf", "inf"),
+        ("dtype='float64'", "--dtype float64"),
+        ("similarity='dot'", "--similarity dot"),
+        ("features='random'", "--features random"),
+    ):
+        text = text.replace(argument, option)
+    return text
 
 
 class _Clock:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kontrast.cli.app import AsJson, Debug, app
+from kontrast.cli.program import AsJson, Debug, app
 from kontrast.cli.study import PcaTolerance, ProbeMargin, Tolerance, show_findings, thresholds_from
 from kontrast.cli.verify import report_claims
 from kontrast.errors import InputError

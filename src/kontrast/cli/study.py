@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kontrast.cli.app import VIEWS, AsJson, Debug, app, plain_table, say, whole_numbers
+from kontrast.cli.program import VIEWS, AsJson, Debug, app, plain_table, say, whole_numbers
 from kontrast.errors import InputError
 
 if TYPE_CHECKING:

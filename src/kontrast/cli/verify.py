@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kontrast.cli.app import Debug, app, plain_table, say
+from kontrast.cli.program import Debug, app, plain_table, say
 from kontrast.errors import InputError
 
 if TYPE_CHECKING:

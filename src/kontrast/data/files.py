@@ -77,7 +77,9 @@ def read_arrays(path: Path, *, split: str = "train", label_column: str | None = 
     if path.suffix == ".csv":
         return Arrays(*parse_table(_text(path), source=str(path), label_column=label_column))
     if label_column is not None:
-        raise DataError(f"{path} has no columns, so none called {label_column!r}; give a file of labels")
+        raise DataError(
+            f"{path} has no columns, so none called {label_column!r}, and there is no such file; give a file of labels"
+        )
     if path.suffix == ".npz":
         return _read_npz(path, split)
     if path.suffix == ".npy":

@@ -40,10 +40,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> Path:
 
 def check_writable(path: Path) -> None:
     """Refuse a file that `write_arrays` could not write, before anything is computed."""
-    if path.suffix not in WRITTEN_KINDS:
-        raise InputError(f"arrays are written as {', '.join(WRITTEN_KINDS)}, got {path.name!r}; end it in one of these")
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'z.npz'}")
+    if path.suffix not in WRITTEN_KINDS:
+        raise InputError(f"arrays are written as {', '.join(WRITTEN_KINDS)}, got {path.name!r}; end it in one of these")
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent}; make it first, or choose one that exists")
     if not os.access(path.parent, os.W_OK):

@@ -196,9 +196,8 @@ class ContrastivePCA(ClosedFormEmbedding):
             )
         values, frame = largest_eigenpairs(C, k)
         eps, size = torch.finfo(samples.dtype).eps, C.abs().max()  # the size is taken out before squaring
-        require_positive_values(
-            values, k, noise=16 * eps * float(size * (C / size).norm()), top_noise=4 * eps * moments.mean_square
-        )
+        noise = 16 * eps * float(size * (C / size).norm())
+        require_positive_values(values, k, noise=noise, top_noise=4 * eps * moments.mean_square)
         self.kernel_error_, self.eigenvalue_errors_ = share.error, None
         if (half := half_span(features)) is not None:
             inside = half.mT @ C @ half

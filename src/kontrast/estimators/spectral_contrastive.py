@@ -24,6 +24,8 @@ from kontrast.nets import FeatureMap
 from kontrast.progress import progress_bar
 from kontrast.spectral import Kernel, ViewMoments, require_components, require_ridge, spectral_contrastive
 
+DIFFERENCES = "differences between samples"  # n − 1 of them: B has no more positive eigenvalues
+
 
 class SpectralContrastive(ClosedFormEmbedding):
     r"""The best whitened linear head over frozen features, by which views of a sample agree most, without training.
@@ -104,7 +106,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         samples, generator = self._samples_to_fit(X), self._generator()
         view = self._view(samples)
         features, kernel = self._make_features(options, samples, view, generator)
-        fit = _Fit(features, kernel, samples, self.n_components)
+        fit = _Fit(features, kernel, samples, self.n_components, len(samples))
         with progress_bar("fitting", self.progress) as advance:
             for batch in samples.batches(batch_rows(fit.n_features)):
                 x = samples[batch]
@@ -125,7 +127,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         first = read[0]
         read = [Samples(one.source, first.device, first.dtype) for one in read]
         features, kernel = self._make_features(options, first, None, self._generator())
-        fit = _Fit(features, kernel, first, self.n_components)
+        fit = _Fit(features, kernel, first, self.n_components, len(first))
         with progress_bar("fitting", self.progress) as advance:
             for batch in first.batches(batch_rows(fit.n_features)):
                 fit.add(view[batch] for view in read)
@@ -173,6 +175,7 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     def _solve(self, fit: _Fit) -> Self:
         covariance, between = fit.moments.covariances()
+        require_components(fit.k, fit.moments.n - 1, DIFFERENCES)
         solution = spectral_contrastive(between, covariance, fit.k, ridge=self.ridge, resolution=fit.moments.resolution)
         self.kernel_error_, self.eigenvalue_errors_ = fit.share.error, None
         if (half := half_span(fit.features)) is not None:
@@ -195,10 +198,19 @@ def _values_within(basis: Tensor, covariance: Tensor, between: Tensor, k: int, r
 class _Fit:
     """Moments of features over views, as batches come."""
 
-    def __init__(self, features: FeatureMap, kernel: Kernel | None, first: Samples, n_components: int) -> None:
+    def __init__(
+        self,
+        features: FeatureMap,
+        kernel: Kernel | None,
+        first: Samples,
+        n_components: int,
+        n_samples: int | None = None,  # unknown of a loader
+    ) -> None:
         self.features, self.first, self.share = features, first, KernelShare(kernel)
         self.n_features = features(first[:2]).shape[1]
         self.k = require_components(n_components, self.n_features)
+        if n_samples is not None:
+            require_components(self.k, n_samples - 1, DIFFERENCES)
         self.moments = ViewMoments(self.n_features, first.device)
 
     def add(self, views: Iterable[Tensor]) -> None:

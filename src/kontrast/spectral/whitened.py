@@ -73,15 +73,17 @@ def spectral_contrastive(
     if not variance > 0:
         raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
     L = _cholesky(covariance, ridge * variance, variance, resolution)
+    # B's rounding, 0.2 eps Tr Σ where few samples repeat, is divided by the smallest directions of Σ + ρI.
+    noise = max(NOISE, 0.4 * resolution * variance / float(L.diagonal().square().min()))
     if covariance.is_cpu and M > DIRECT_BELOW:
         values, u = _by_lanczos(between, L, k)
     else:
         half = torch.linalg.solve_triangular(L, between, upper=False)
         values, u = largest_eigenpairs(torch.linalg.solve_triangular(L, half.mT, upper=False), k)
     if allow_fewer:
-        values, u = values[values > NOISE], u[:, values > NOISE]
+        values, u = values[values > noise], u[:, values > noise]
     else:
-        require_positive_values(values, k, noise=NOISE)
+        require_positive_values(values, k, noise=noise)
     frame = torch.linalg.solve_triangular(L.mT, u, upper=True)
     return WhitenedSolution(fix_signs(frame), values, ridge * variance)
 
