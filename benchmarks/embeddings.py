@@ -28,13 +28,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from simclr import ConvNet, train_simclr
 from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
-from torch import Tensor, nn
+from torch import Tensor
 from worker import peak_bytes, start_of_peak
 
 import kontrast as kt
@@ -47,8 +47,6 @@ COLOUR_VIEWS = "crop:0.4,1+flip+brightness:0.4+contrast:0.4+grey:0.2"
 NEIGHBOURS = 20
 AT_ONCE = {"cpu": 2**25, "cuda": 2**30}  # features of a batch
 PROBED = {"cpu": 2**27, "cuda": 2**31}  # an embedding with more numbers than this is not probed
-WEIGHT_DECAY = 1e-4
-WARM_UP = 0.05  # of SimCLR's steps; then the learning rate falls along a cosine
 
 
 @dataclass(frozen=True)
@@ -256,7 +254,7 @@ def simclr(task: Task, seed: int) -> dict[str, Encoder]:
         generator=torch.Generator().manual_seed(seed),
         device=x.device,
     )
-    train_simclr(net, task, s.epochs, seed)
+    train_simclr(net, x, epochs=s.epochs, seed=seed, **recipe(s))
     V = net.hidden[0].detach()
     return {
         "SimCLR, ReLU network, outputs": in_batches(net, x),
@@ -264,78 +262,19 @@ def simclr(task: Task, seed: int) -> dict[str, Encoder]:
     }
 
 
+def recipe(setting: Setting) -> dict[str, object]:
+    return {name: getattr(setting, name) for name in ("views", "batch", "learning_rate", "temperature")}
+
+
 def simclr_convnet(task: Task, seed: int) -> dict[str, Encoder]:
     """A ConvNet with a projection head, probed before the head and after it."""
     net = ConvNet(task.train.shape[1], torch.Generator().manual_seed(seed)).to(task.train.device)
-    train_simclr(net, task, task.setting.convnet_epochs, seed)
+    train_simclr(net, task.train, epochs=task.setting.convnet_epochs, seed=seed, **recipe(task.setting))
     net.eval()
     return {
         "SimCLR, ConvNet, before its head": lambda x: torch.cat([net.body(part) for part in x.split(2048)]),
         "SimCLR, ConvNet, outputs": lambda x: torch.cat([net(part) for part in x.split(2048)]),
     }
-
-
-class ConvNet(nn.Module):
-    """Four blocks of convolution, batch norm, ReLU and pooling, 256 channels at the end; a head of two layers."""
-
-    def __init__(self, n_channels: int, generator: torch.Generator) -> None:
-        super().__init__()
-        sizes = (n_channels, 64, 128, 128, 256)
-        blocks: list[nn.Module] = []
-        for i, (size, following) in enumerate(pairwise(sizes)):
-            blocks += [nn.Conv2d(size, following, 3, padding=1, bias=False), nn.BatchNorm2d(following), nn.ReLU()]
-            blocks.append(nn.MaxPool2d(2) if i < 3 else nn.AdaptiveAvgPool2d(1))
-        self.body = nn.Sequential(*blocks, nn.Flatten())
-        self.head = nn.Sequential(
-            nn.Linear(256, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 128, bias=False)
-        )
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight, generator=generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs of the head."""
-        return self.head(self.body(x))
-
-
-def train_simclr(net: nn.Module, task: Task, epochs: int, seed: int) -> None:
-    """Two fresh views of every sample an epoch; nothing in the loop waits for the device."""
-    s, x = task.setting, task.train
-    view, generator = kt.data.parse_view(s.views), torch.Generator(x.device).manual_seed(seed)
-    batch = min(s.batch, len(x))
-    n_batches = len(x) // batch
-    n_steps = epochs * n_batches
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=s.learning_rate, weight_decay=WEIGHT_DECAY, fused=x.device.type == "cuda"
-    )
-
-    def rate(step: int) -> float:
-        return min(1.0, (step + 1) / (WARM_UP * n_steps)) * (1 + math.cos(math.pi * step / n_steps)) / 2
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    net.train()
-    with torch.enable_grad(), tf32() if x.is_cuda else contextlib.nullcontext():
-        for _ in range(epochs):
-            order = torch.randperm(len(x), generator=generator, device=x.device)[: n_batches * batch]
-            for rows in order.split(batch):
-                images = x[rows]
-                both = torch.cat([view(images, generator), view(images, generator)])
-                a, b = net(both).chunk(2)
-                optimizer.zero_grad()
-                kt.losses.nt_xent(a, b, temperature=s.temperature).total.backward()
-                optimizer.step()
-                schedule.step()
-
-
-@contextlib.contextmanager
-def tf32() -> Iterator[None]:
-    """Matrix products on a GPU rounded to TF32 for a while."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 METHODS = {

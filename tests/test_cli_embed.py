@@ -265,7 +265,7 @@ def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embe
     k = ended.found["dimensions"]
     assert k == np.load("z.npy").shape[1] <= 16
     assert min(ended.found["eigenvalues"]) > 0
-    assert f"{k} dimensions instead of 128: no further eigenvalue is positive" in ended.found["notes"][0]
+    assert f"{k} dimensions instead of 128: there are no more" in ended.found["notes"][0]
     assert "--components 17, but there are only 16 features" in refused(embed(*arguments, "--components", 17))
     assert f"note: {k} dimensions instead of 128" in embed(*arguments[:-1]).words
 

@@ -102,8 +102,7 @@ def embed(
 
     from kontrast._types import resolve_device, resolve_dtype
     from kontrast.data import load_parts, parse_view
-    from kontrast.estimators import fit_most_components, judge, load_model
-    from kontrast.sweep import require_contrast
+    from kontrast.estimators import judge, load_model
 
     resolve_device(device)
     if views is not None:
@@ -112,43 +111,18 @@ def embed(
         raise InputError(f"--split must be train, test or all, got {split!r}")
     shape: Any = whole_numbers("--image-shape", image_shape)
     clock = _Clock()
-    notes: list[str] = []
-    if model is not None:
-        fitted: Any = load_model(model, device=device)
-        number_type = resolve_dtype(str(fitted.components_.dtype))
-        shape = shape or fitted.image_shape
-        parts = load_parts(source, labels=labels, image_shape=shape, seed=seed, dtype=number_type)
-        _require_split(split, parts)
-        clock.lap("read")
-        view = None
-    else:
-        estimator = _embedding_model(given, shape, seed, device)
-        number_type = resolve_dtype(str(estimator.dtype))
-        parts = load_parts(source, labels=labels, image_shape=shape, seed=seed, dtype=number_type)
-        _require_split(split, parts)
-        train = next(iter(parts.values()))
-        require_contrast(train, source)
-        if views is None:
-            estimator.views = "affine" if train.is_image else "noise:0.1"
-        view = parse_view(str(estimator.views))
-        x = train.x if samples is None else train.x[_drawn(train, samples, seed)]
-        clock.lap("read")
-        asked = estimator.n_components
-        try:
-            fitted = estimator.fit(x) if components is not None else fit_most_components(estimator, x)
-        except InputError as error:
-            raise InputError(_in_words_of_the_options(str(error))) from error
+    made: Any = _embedding_model(given, shape, seed, device) if model is None else load_model(model, device=device)
+    number_type = resolve_dtype(str(made.dtype if model is None else made.components_.dtype))
+    parts = load_parts(source, labels=labels, image_shape=shape or made.image_shape, seed=seed, dtype=number_type)
+    if split in ("train", "test") and split not in parts:
+        raise InputError(f"--split {split} is for data with train and test, which this is not; leave it out")
+    clock.lap("read")
+    fitted, notes = (made, []) if model is not None else _fit(made, source, next(iter(parts.values())), given, seed)
+    if model is None:
         clock.lap("fit")
-        if fitted.n_components < asked:
-            notes.append(
-                f"{fitted.n_components} dimensions instead of {asked}: no further eigenvalue is positive; "
-                "--components asks for a number of your own"
-            )
     z = {name: fitted.transform(part.x) for name, part in parts.items()}
     clock.lap("embed")
-    _write_embedding(
-        files, fitted, parts, z, view, split, seed
-    )  # before the probes, which may take longer than the fit
+    _write_embedding(files, fitted, parts, z, split, seed)  # before the probes, which may take longer than the fit
     clock.lap("write")
     probes, judged = ((), "not asked for") if no_probes else judge(parts, z, seed=seed, progress=True)
     clock.lap("probe")
@@ -278,9 +252,27 @@ def _width(text: str) -> float:
         raise InputError(f"--width must be a whole number of at least 1, or inf, got {text!r}") from None
 
 
-def _require_split(split: str | None, parts: dict[str, Dataset]) -> None:
-    if split in ("train", "test") and split not in parts:
-        raise InputError(f"--split {split} is for data with train and test, which this is not; leave it out")
+def _fit(
+    estimator: ContrastivePCA | SpectralContrastive, source: str, train: Dataset, given: dict[str, Any], seed: int
+) -> tuple[Any, list[str]]:
+    """The fitted estimator, and what to tell of it."""
+    from kontrast.estimators import fit_most_components
+    from kontrast.sweep import require_contrast
+
+    require_contrast(train, source)
+    if "--views" not in given:
+        estimator.views = "affine" if train.is_image else "noise:0.1"
+    x = train.x[_drawn(train, given["--samples"], seed)] if "--samples" in given else train.x
+    asked = estimator.n_components
+    try:
+        fitted = estimator.fit(x) if "--components" in given else fit_most_components(estimator, x)
+    except InputError as error:
+        raise InputError(_in_words_of_the_options(str(error))) from error
+    if fitted.n_components == asked:
+        return fitted, []
+    return fitted, [
+        f"{fitted.n_components} dimensions instead of {asked}: there are no more; --components asks for fewer"
+    ]
 
 
 def _drawn(data: Dataset, n: int, seed: int) -> torch.Tensor:
@@ -294,13 +286,12 @@ def _write_embedding(
     fitted: Any,
     parts: dict[str, Dataset],
     z: dict[str, torch.Tensor],
-    view: Any,
     split: str | None,
     seed: int,
 ) -> None:
     import torch
 
-    from kontrast.data import write_arrays
+    from kontrast.data import parse_view, write_arrays
     from kontrast.errors import StoreError
 
     chosen = [name for name in parts if split in (None, "all", name)]
@@ -326,7 +317,8 @@ def _write_embedding(
         write_embedding_figure(files["plot"], torch.cat([z[name] for name in chosen]), y, seed=seed)
         if "views" in files:
             train = next(iter(parts.values()))
-            write_view_examples(files["views"], train.x[_drawn(train, min(6, len(train)), seed)], view, seed=seed)
+            few = train.x[_drawn(train, min(6, len(train)), seed)]
+            write_view_examples(files["views"], few, parse_view(str(fitted.views)), seed=seed)
 
 
 def _embedding_options(fitted: Any) -> dict[str, Any]:
