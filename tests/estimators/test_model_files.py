@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kontrast.data import Affine, GaussianNoise
-from kontrast.errors import DataError, InputError
+from kontrast.errors import DataError, InputError, StoreError
 from kontrast.estimators import (
     ContrastivePCA,
     Fourier,
@@ -361,7 +361,7 @@ def test_a_full_disk_leaves_the_old_file(saved: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_files.np, "savez", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError, match="No space left"):
         ContrastivePCA(2, width=8).fit(rows()).save(saved)
     assert saved.read_bytes() == before
     assert [found.name for found in saved.parent.iterdir()] == ["model.npz"]

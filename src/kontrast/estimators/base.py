@@ -56,9 +56,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         features_: the frozen feature map.
         kernel_error_: at infinite width by landmarks, the share of the kernel's diagonal over the samples that they
             leave out; 0 where the kernel is exact, None at finite width.
-        eigenvalue_errors_: how far the eigenvalues lie below those of the exact kernel, estimated: they rise by as much
-            from half the landmarks to all of them as from all to infinitely many, where the error falls as one over
-            their number; zeros where the kernel is exact, None at finite width.
+        eigenvalue_errors_: how much the eigenvalues rose from half the landmarks to all of them, an indication of how
+            far they lie below those of the exact kernel: as far where that falls as one over the number of landmarks,
+            several times as far with too few of them; zeros where the kernel is exact, None at finite width.
         n_features_in_: the number of values in a sample.
         sample_shape_: its shape, (d,) or (c, h, w).
     """

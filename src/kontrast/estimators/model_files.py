@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +14,8 @@ import numpy as np
 import torch
 
 from kontrast._types import Tensor, resolve_device
-from kontrast.data import parse_view
-from kontrast.errors import DataError, InputError
+from kontrast.data import check_writable, parse_view, write_arrays
+from kontrast.errors import DataError, InputError, KontrastError
 from kontrast.estimators.base import ClosedFormEmbedding
 from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.features import Fourier, Network, Patches
@@ -46,8 +45,7 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
     target = Path(path)
     if target.suffix != ".npz":
         raise InputError(f"a model is saved as .npz, got {target.name!r}; name it {target.stem}.npz")
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {target.parent}; make it first")
+    check_writable(target)
     if not hasattr(model, "components_"):
         raise InputError("the model is not fitted, so there is nothing to save; call fit first")
     arrays: Arrays = {"components": model.components_, "eigenvalues": model.eigenvalues_}
@@ -59,6 +57,7 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
         "model": type(model).__name__,
         "parameters": _written_parameters(model),
         "features": _write_map(model.features_, arrays),
+        "arrays": {name: list(array.shape) for name, array in arrays.items()},  # those of the features too, by now
         "n_features_in": model.n_features_in_,
         "sample_shape": list(model.sample_shape_),
         "feature_names_in": [str(name) for name in getattr(model, "feature_names_in_", ())],
@@ -67,16 +66,7 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
     text = json.dumps(header, sort_keys=True)
     arrays["header"] = np.array(text)
     arrays["checksum"] = np.array(_checksum(text, arrays))
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    return write_arrays(target, arrays)
 
 
 def load_model(path: str | Path, *, features: Any = None, device: str | None = None) -> ClosedFormEmbedding:
@@ -94,8 +84,8 @@ def load_model(path: str | Path, *, features: Any = None, device: str | None = N
     header, arrays = _read(source)
     try:
         return _rebuilt(source, header, arrays, features, device)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, InputError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, KontrastError):
             raise
         raise DataError(
             f"{source} has a header that makes no model ({type(error).__name__}: {error}); save the model again"
@@ -105,6 +95,9 @@ def load_model(path: str | Path, *, features: Any = None, device: str | None = N
 def _rebuilt(
     source: Path, header: Mapping[str, Any], arrays: Arrays, features: Any, device: str | None
 ) -> ClosedFormEmbedding:
+    found = {name: list(array.shape) for name, array in arrays.items()}
+    if found != header["arrays"]:
+        raise DataError(f"{source} lacks arrays that its header names, or has others; save the model again")
     kind = MODELS[header["model"]]
     where, dtype = resolve_device(device or "cpu"), _number_type(arrays["components"])
     if header["features"]["kind"] == "encoder" and features is None:
@@ -124,6 +117,8 @@ def _rebuilt(
         return torch.from_numpy(arrays[name]).to(where)
 
     feature_map = _read_map(header["features"], tensor, features)
+    if arrays["components"].shape != (len(arrays["eigenvalues"]), feature_map.n_features):
+        raise DataError(f"{source} has components that do not fit its features; save the model again")
     model._finish(
         feature_map, tensor("components").mT, tensor("eigenvalues"), tensor("mean") if "mean" in arrays else None
     )
@@ -287,6 +282,8 @@ def _read_map(header: Mapping[str, Any], tensor: Callable[[str], Tensor], encode
     elif kind == "patches":
         options = {name: header[name] for name in PATCH_OPTIONS}
         inner = PatchFeatures(tensor("features.filters"), tensor("features.offsets"), **options)
+    elif kind != "encoder":
+        raise KeyError(f"features of the kind {kind!r}")
     else:
         inner = EncoderFeatures(encoder, n_features=tensor("components").shape[1])
     return ScaledFeatures(inner, header["delta"])
