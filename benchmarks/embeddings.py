@@ -119,7 +119,6 @@ class Result:
     nearest_neighbours: float = math.nan
     seconds: float = math.nan
     peak_bytes: float = math.nan
-    labels_used: int = 0
     refused: str = ""
 
 
@@ -550,10 +549,10 @@ def show(task: Task, results: Sequence[Result]) -> None:
             probes = [_mean([getattr(r, name) for r in done]) for name in ("linear_probe", "nearest_neighbours")]
             seconds, peak = statistics.mean(r.seconds for r in done), max(r.peak_bytes for r in done)
             cost = [f"{seconds:,.2f}", f"{peak / 1e6:,.0f}"]
-            rows.append([row, str(done[0].dimension), *probes, *cost, str(done[0].labels_used), str(len(done))])
+            rows.append([row, str(done[0].dimension), *probes, *cost, str(len(done))])
     shape = "×".join(map(str, task.train.shape[1:]))
     title = f"{task.name}: {len(task.train):,} training and {len(task.test):,} test samples of {shape}"
-    print_table(title, ["", "k", "linear probe", "20-NN", "seconds", "peak, MB", "labels used", "seeds"], rows)
+    print_table(title, ["", "k", "linear probe", "20-NN", "seconds", "peak, MB", "seeds"], rows)
     print(_words(task.setting))
     for row, group in groups.items():
         for why in {r.refused for r in group if r.refused}:

@@ -118,3 +118,11 @@ def test_gradients_pass_through_views_of_rows():
     x = randn(3, 4).requires_grad_()
     for view in (Masking(), Mixup()):
         assert torch.autograd.gradcheck(lambda x, view=view: view(x, generator(2)), x)
+
+
+def test_every_sample_is_mixed_by_a_share_of_its_own() -> None:
+    """Of the unit vectors, sample i keeps 1 − λ_i at place i."""
+    kept = Mixup(0.5)(torch.eye(30, dtype=torch.float64), generator()).diagonal()
+    assert len(kept.unique()) == 30
+    assert float(kept.min()) < 0.6
+    assert float(kept.max()) > 0.9

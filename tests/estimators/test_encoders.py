@@ -179,3 +179,27 @@ def test_a_forward_hook_sees_no_gradient() -> None:
     ContrastivePCA(2, features=look).fit(rows()).transform(rows())
     assert len(seen) > 1
     assert not any(seen)
+
+
+def test_encoders_see_a_bounded_number_of_samples_at_a_time() -> None:
+    seen: list[int] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return torch.tanh(x)
+
+    model = SpectralContrastive(2, features=look, n_views=2).fit(rows(1000))
+    model.transform(rows(1000))
+    assert max(seen) == 256
+    assert sum(seen) == 2 + 3 * 1000  # two samples to count the features
+
+
+def test_a_large_mean_of_the_features_leaves_no_rounding_behind() -> None:
+    """The mean is subtracted before the product with W, not after it."""
+    views = [view.astype(np.float32) for view in row_views(2)]
+    model = SpectralContrastive(2, features=lambda t: 1000 + torch.tanh(t), similarity="dot", ridge=1e-2)
+    model.fit_views(views)
+    far = model.transform(views[0])
+    phi = (1000 + torch.tanh(torch.from_numpy(views[0]))) / np.sqrt(6)  # as the encoder rounds them
+    exact = (phi.numpy().astype(np.float64) - model.mean_) @ model.components_.T.astype(np.float64)
+    np.testing.assert_allclose(far, exact, rtol=0, atol=1e-5 * np.abs(exact).max())

@@ -23,6 +23,7 @@ from kontrast.nets.mlp import hidden_activations
 PATCHES_DRAWN = 100_000  # to estimate the whitening of at most some hundred dimensions
 WHITENING_FLOOR = 0.1  # added to the eigenvalues, of mean 1 or less, of normalised patches (Coates & Ng 2012)
 FLAT = 0.1  # a normalised patch of less mean square is nearly constant, and no filter
+ENCODED_AT_ONCE = 256  # samples: what large encoders hold of photographs in a GPU's memory
 SLICE_BYTES = {"cpu": 2**26, "cuda": 2**31}  # the responses of some images before pooling: inside a cache, or a GPU
 
 
@@ -241,7 +242,10 @@ class EncoderFeatures:
         return self._n_features
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A batch through the encoder, without gradients and without a trace in its running statistics."""
+        """Samples through the encoder, some at a time, without gradients or a trace in its running statistics."""
+        return torch.cat([self._encoded(part) for part in torch.split(x, ENCODED_AT_ONCE)])
+
+    def _encoded(self, x: Tensor) -> Tensor:
         with torch.no_grad(), _evaluating(self.encoder):
             raw = self.encoder(self._moved(x))
         good = isinstance(raw, Tensor | np.ndarray)

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from kontrast.data import View
+from kontrast.data import View, fresh_view
 from kontrast.errors import InputError, StoreError
 from kontrast.report.axes import COLOURS, HUGE, PRINT_INK, Array, legend, say, set_ticks, style
 from kontrast.report.svg import printable, to_png
@@ -27,7 +27,7 @@ FEW_VALUES = 24  # rows of so few values show them as dots
 
 
 def write_view_examples(
-    path: Path, x: Tensor, view: View, *, n_samples: int = 6, n_views: int = 7, seed: int = 0
+    path: Path, x: Tensor | Array, view: View, *, n_samples: int = 6, n_views: int = 7, seed: int = 0
 ) -> Path:
     """Write a PNG of the first samples of `x` and of fresh views of each; return its path.
 
@@ -44,16 +44,11 @@ def write_view_examples(
         n_views: views of each.
         seed: of the views; the same arguments give the same bytes.
     """
-    path = Path(path)
+    path, x = Path(path), torch.as_tensor(x)
     _require(path, x, n_samples=n_samples, n_views=n_views)
     samples = x[:n_samples].detach()
     generator = torch.Generator().manual_seed(seed)
-    seen = [samples, *(view(samples, generator) for _ in range(n_views))]
-    for made in seen:
-        if made.shape != samples.shape:
-            raise InputError(
-                f"the view {view} turned shape {tuple(samples.shape)} into {tuple(made.shape)}; a view must keep it"
-            )
+    seen = [samples, *(fresh_view(view, samples, generator) for _ in range(n_views))]
     step = math.ceil(max(x.shape[2:]) / LARGEST_SIDE) if x.dim() == 4 else 1
     drawn = np.stack([_array(made[..., ::step, ::step] if x.dim() == 4 else made) for made in seen], axis=1)
     with style(PRINT_INK, salt="views"):
