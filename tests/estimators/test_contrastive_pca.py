@@ -161,7 +161,7 @@ def test_all_landmarks_are_exact(features: str) -> None:
     x = rows(30)
     positives = x[np.arange(30) ^ 1]
     exact = ContrastivePCA(3, features=features).fit_pairs(x, positives)
-    landmarks = ContrastivePCA(3, features=features, n_landmarks=30).fit_pairs(x, positives)
+    landmarks = ContrastivePCA(3, features=features, n_landmarks=60).fit_pairs(x, positives)
     np.testing.assert_allclose(landmarks.eigenvalues_, exact.eigenvalues_, rtol=0, atol=1e-9)
     new = rows(10, seed=3)
     a, b = exact.transform(new), landmarks.transform(new)
@@ -180,8 +180,9 @@ def test_fewer_landmarks_have_smaller_eigenvalues_and_larger_errors(seed: int, s
     for count in (6, 12, 18, 24):
         model = ContrastivePCA(2, n_landmarks=count, **options).fit_pairs(x, positives)
         assert (model.eigenvalues_ <= exact.eigenvalues_ + 1e-9).all()
-        K = model.features_.kernel(as_tensor(x))
-        phi = model.features_(as_tensor(x))
+        points = as_tensor(np.concatenate([x, positives]))
+        K = model.features_.kernel(points)
+        phi = model.features_(points)
         left = 1 - float((phi @ phi.mT).trace()) / float(K.trace())
         assert model.kernel_error_ == pytest.approx(left, abs=1e-9)
         errors.append(model.kernel_error_)
@@ -359,3 +360,24 @@ def test_components_beyond_what_there_is_are_refused() -> None:
             ContrastivePCA(15, **options).fit_pairs(x, positives)
     with pytest.raises(InputError, match="only 0 eigenvalues are positive"):
         ContrastivePCA(1, features=lambda t: t, similarity="dot").fit_pairs(x, -x, x)
+
+
+def test_landmarks_come_from_positives_too_and_the_error_counts_them() -> None:
+    """Positives far from every anchor: landmarks among the anchors alone would not see them."""
+    x, far = rows(60), rows(60, seed=5)[::-1] * 3
+    exact = ContrastivePCA(3, features="fourier").fit_pairs(x, far)
+    all_points = ContrastivePCA(3, features="fourier", n_landmarks=120).fit_pairs(x, far)
+    np.testing.assert_allclose(all_points.eigenvalues_, exact.eigenvalues_, rtol=1e-6)
+    assert all_points.kernel_error_ < 1e-6
+    half = ContrastivePCA(3, features="fourier", n_landmarks=60).fit_pairs(x, far)
+    points = {tuple(point) for point in half.features_.points.tolist()}
+    assert 10 < len(points & {tuple(row) for row in far.tolist()}) < 50
+    assert half.kernel_error_ > 0.01
+
+
+def test_drawn_landmarks_hold_anchors_and_views() -> None:
+    x = rows(60)
+    model = ContrastivePCA(3, n_landmarks=60, views="noise:0.3").fit(x)
+    points = {tuple(point) for point in model.features_.points.tolist()}
+    assert 10 < len(points & {tuple(row) for row in x.tolist()}) < 50
+    assert 0 < model.kernel_error_ < 1

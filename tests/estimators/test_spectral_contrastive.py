@@ -382,3 +382,12 @@ def test_what_cannot_work_is_refused_before_the_long_work(options: dict[str, obj
     with pytest.raises(InputError, match=message):
         SpectralContrastive(**{"n_components": 2, "features": encoder, **options}).fit(rows(100))
     assert sum(seen) <= 2
+
+
+def test_landmarks_are_views_of_samples() -> None:
+    x = rows(50)
+    model = SpectralContrastive(2, width=np.inf, n_landmarks=20, views="noise:0.3").fit(x)
+    points, samples = torch.as_tensor(model.features_.points), torch.from_numpy(x)
+    nearest = torch.cdist(points, samples).min(1).values
+    assert float(nearest.min()) > 1e-3  # no sample itself
+    assert float(nearest.max()) < 0.3 * 5

@@ -152,7 +152,9 @@ def test_what_cannot_be_drawn_is_refused(name, x, options, words, tmp_path):
 
 
 def test_a_view_that_changes_the_shape_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"\(2, 4\) into torch.float32 \(2, 3\); a view must keep number type and shape"):
+    with pytest.raises(
+        InputError, match=r"\(2, 4\) into torch.float32 \(2, 3\); a view must keep number type and shape"
+    ):
         write_view_examples(tmp_path / "a.png", images(2, 4), lambda x, generator: x[:, 1:])
 
 

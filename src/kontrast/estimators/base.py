@@ -20,7 +20,7 @@ from kontrast.errors import InputError, require_whole
 from kontrast.estimators.features import FeatureOptions
 from kontrast.estimators.samples import Samples, read_samples
 from kontrast.nets import FeatureMap
-from kontrast.spectral import Kernel, KernelFeatures, nystrom_features
+from kontrast.spectral import Kernel, KernelFeatures
 
 BATCH_ENTRIES = 2**25  # features of a batch: the same on every device, so that views are the same
 TRANSFORM_ENTRIES = {"cpu": 2**25, "cuda": 2**30}
@@ -174,13 +174,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
         return torch.Generator().manual_seed(seed)
 
-    def _landmark_features(
-        self, kernel: Kernel, samples: Samples, view: View | None, generator: torch.Generator
-    ) -> KernelFeatures:
-        """Nyström features on random samples, or on views of them."""
-        chosen = torch.randperm(len(samples), generator=generator)[: int(self.n_landmarks or LANDMARKS)]
-        landmarks = samples[chosen]
-        return nystrom_features(kernel, landmarks if view is None else view(landmarks, generator))
+    @property
+    def _n_landmarks(self) -> int:
+        return int(self.n_landmarks or LANDMARKS)
 
     def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
         dtype = self._fit_dtype
@@ -199,11 +195,12 @@ class KernelShare:
     def __init__(self, kernel: Kernel | None) -> None:
         self.kernel, self.held, self.whole = kernel, 0.0, 0.0
 
-    def add(self, x: Tensor, phi: Tensor) -> None:
-        """Samples and their features."""
+    def seen(self, x: Tensor, phi: Tensor) -> Tensor:
+        """Samples and their features, which are given back."""
         if self.kernel is not None:
             self.held += float(phi.square().sum(dtype=torch.float64))
             self.whole += float(self.kernel.diagonal(x).sum(dtype=torch.float64))
+        return phi
 
     @property
     def error(self) -> float | None:

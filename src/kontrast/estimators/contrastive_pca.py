@@ -32,6 +32,7 @@ from kontrast.spectral import (
     KernelFeatures,
     PairMoments,
     kernel_contrastive_pca,
+    nystrom_features,
     pair_matrix,
     require_components,
     require_positive_values,
@@ -174,7 +175,8 @@ class ContrastivePCA(ClosedFormEmbedding):
         kernel = options.kernel(samples, generator)
         if self.n_landmarks is None and pairs.n_points <= EXACT_POOL[samples.device.type]:
             return self._fit_kernel(kernel, pairs)
-        return self._fit_features(self._landmark_features(kernel, samples, None, generator), pairs, kernel=kernel)
+        landmarks = nystrom_features(kernel, pairs.some_points(self._n_landmarks, generator))
+        return self._fit_features(landmarks, pairs, kernel=kernel)
 
     def _fit_features(self, features: FeatureMap, pairs: _Drawn | _Given, *, kernel: Kernel | None) -> Self:
         samples = pairs.anchors
@@ -185,9 +187,9 @@ class ContrastivePCA(ClosedFormEmbedding):
         with progress_bar("fitting", self.progress) as advance:
             for batch in samples.batches(batch_rows(n_features)):
                 anchors, positives, negatives = pairs.batch(batch)
-                phi = features(anchors)
-                share.add(anchors, phi)
-                moments.update(phi, _mean(features, positives), _mean(features, negatives) if negatives else None)
+                phi, *near = (share.seen(x, features(x)) for x in (anchors, *positives))
+                far = [share.seen(x, features(x)) for x in negatives]
+                moments.update(phi, _mean(near), _mean(far) if far else None)
                 advance(batch.stop, len(samples))
         C = moments.matrix()
         if not bool(torch.isfinite(C).all()):
@@ -241,6 +243,15 @@ class _Drawn:
         negative = [] if self.negative is None else [self.anchors[one] for one in self.negative[rows].mT]
         return x, [self.view(x, self.generator) for _ in range(self.n_positives)], negative
 
+    def some_points(self, n: int, generator: torch.Generator) -> Tensor:
+        """Points of the pool at random: anchors, and fresh views in the share of positives."""
+        points = torch.randperm(self.n_points, generator=generator)[:n]
+        is_view = (points >= len(self.anchors)).to(self.anchors.device)
+        x = self.anchors[points % len(self.anchors)]
+        if bool(is_view.any()):
+            x[is_view] = self.view(x[is_view], generator)
+        return x
+
     def pool(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         x, positives, _ = self.batch(slice(None))
         return pool_product(torch.cat([x, *positives]), len(x), self.n_positives, self.negative)
@@ -260,6 +271,16 @@ class _Given:
 
     def batch(self, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         return self.anchors[rows], [p[rows] for p in self.positives], [q[rows] for q in self.negatives or []]
+
+    def some_points(self, n: int, generator: torch.Generator) -> Tensor:
+        """Points of the pool at random: anchors, positives and negatives."""
+        points = torch.randperm(self.n_points, generator=generator)[:n]
+        sets = [self.anchors, *self.positives, *(self.negatives or [])]
+        chosen, rows = points // len(self.anchors), points % len(self.anchors)
+        x = self.anchors[rows]
+        for i, one in enumerate(sets[1:], start=1):  # in the order drawn: half of them are random points too
+            x[(chosen == i).to(x.device)] = one[rows[chosen == i]]
+        return x
 
     def pool(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         x, positives, negatives = self.batch(slice(None))
@@ -299,8 +320,8 @@ def pool_product(
     return pool, product
 
 
-def _mean(features: FeatureMap, parts: list[Tensor]) -> Tensor:
-    total = features(parts[0])
+def _mean(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
     for part in parts[1:]:
-        total = total + features(part)
+        total = total + part
     return total / len(parts) if len(parts) > 1 else total

@@ -22,7 +22,14 @@ from kontrast.estimators.features import FeatureChoice, FeatureOptions
 from kontrast.estimators.samples import Samples
 from kontrast.nets import FeatureMap
 from kontrast.progress import progress_bar
-from kontrast.spectral import Kernel, ViewMoments, require_components, require_ridge, spectral_contrastive
+from kontrast.spectral import (
+    Kernel,
+    ViewMoments,
+    nystrom_features,
+    require_components,
+    require_ridge,
+    spectral_contrastive,
+)
 
 DIFFERENCES = "differences between samples"  # n − 1 of them: B has no more positive eigenvalues
 
@@ -171,7 +178,8 @@ class SpectralContrastive(ClosedFormEmbedding):
         if not options.is_infinite:
             return options.map(samples, generator), None
         kernel = options.kernel(samples, generator)
-        return self._landmark_features(kernel, samples, view, generator), kernel
+        chosen = samples[torch.randperm(len(samples), generator=generator)[: self._n_landmarks]]
+        return nystrom_features(kernel, chosen if view is None else view(chosen, generator)), kernel
 
     def _solve(self, fit: _Fit) -> Self:
         covariance, between = fit.moments.covariances()
@@ -217,9 +225,7 @@ class _Fit:
         self.moments.update(self._features(x) for x in views)
 
     def _features(self, x: Tensor) -> Tensor:
-        phi = self.features(x)
-        self.share.add(x, phi)
-        return phi
+        return self.share.seen(x, self.features(x))
 
 
 def _views_in(batch: Any) -> Sequence[Any]:
