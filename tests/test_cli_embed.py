@@ -129,8 +129,8 @@ def test_json_is_the_only_thing_on_standard_output(embed: Any, inputs: Path) -> 
     ended = embed(inputs / "whole.npz", "-o", "z.npz", *SMALL[:-1], "--json", "--seed", 3)
     found = ended.found
     assert set(found) == {
-        "input", "output", "model", "plot", "views_plot", "samples", "samples_fitted", "values", "dimensions", "method",
-        "options", "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
+        "input", "output", "model", "plot", "views_plot", "samples", "samples_written", "samples_fitted",
+        "values", "dimensions", "method", "options", "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
     }  # fmt: skip
     assert (found["input"], found["output"]) == (str(inputs / "whole.npz"), "z.npz")
     assert (found["model"], found["plot"], found["views_plot"]) == ("z.model.npz", "z.png", "z-views.png")
@@ -440,3 +440,10 @@ def test_help_is_fast_and_states_the_librarys_defaults() -> None:
     assert f"[default: ({spectral.n_components}, or as many as there are)]" in said
     for option in ("--similarity", "--activation", "--depth", "--features"):
         assert f"[default: ({getattr(spectral, option[2:])})]" in said[said.index(option) :][:200]
+
+
+def test_the_words_count_what_is_written(embed: Any, inputs: Path) -> None:
+    ended = embed(inputs / "split.npz", "-o", "z.npy", *SMALL, "--split", "test", "--json")
+    written = len(np.load("z.npy"))
+    assert ended.found["samples_written"] == written == ended.found["samples"]["test"]
+    assert f"{written} samples of" in embed(inputs / "split.npz", "-o", "z.npy", *SMALL, "--split", "test").words

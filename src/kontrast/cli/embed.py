@@ -122,7 +122,8 @@ def embed(
         clock.lap("fit")
     z = {name: fitted.transform(part.x) for name, part in parts.items()}
     clock.lap("embed")
-    _write_embedding(files, fitted, parts, z, split, seed)  # before the probes, which may take longer than the fit
+    written = [name for name in parts if split in (None, "all", name)]
+    _write_embedding(files, fitted, parts, z, written, seed)  # before the probes, which may take longer than the fit
     clock.lap("write")
     probes, judged = ((), "not asked for") if no_probes else judge(parts, z, seed=seed, progress=True)
     clock.lap("probe")
@@ -134,6 +135,7 @@ def embed(
         "plot": str(files["plot"]) if "plot" in files else None,
         "views_plot": str(files["views"]) if "views" in files else None,
         "samples": {name: len(part) for name, part in parts.items()},
+        "samples_written": sum(len(parts[name]) for name in written),
         "samples_fitted": None if model is not None else samples or len(first),
         "values": first.x[0].numel(),
         "dimensions": len(fitted.eigenvalues_),
@@ -286,15 +288,13 @@ def _write_embedding(
     fitted: Any,
     parts: dict[str, Dataset],
     z: dict[str, torch.Tensor],
-    split: str | None,
+    chosen: list[str],
     seed: int,
 ) -> None:
     import torch
 
     from kontrast.data import parse_view, write_arrays
-    from kontrast.errors import StoreError
 
-    chosen = [name for name in parts if split in (None, "all", name)]
     target = files["embedding"]
     if target.suffix == ".npz":
         end = {name: f"_{name}" if len(parts) > 1 else "" for name in chosen}
@@ -304,11 +304,8 @@ def _write_embedding(
     else:
         arrays = {"z": torch.cat([z[name] for name in chosen]).numpy()}
     write_arrays(target, arrays)
-    try:
-        if "model" in files:
-            fitted.save(files["model"])
-    except OSError as error:
-        raise StoreError(f"cannot write {files['model']}: {error.strerror or error}") from None
+    if "model" in files:
+        fitted.save(files["model"])
     if "plot" in files:
         from kontrast.report import write_embedding_figure, write_view_examples
 
@@ -344,7 +341,7 @@ def _show_embedding(found: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    options, n = found["options"], sum(found["samples"].values())
+    options, n = found["options"], found["samples_written"]
     count = options.get("n_views", options.get("n_positives"))
     made = f"{options['features']} features of width {options['width']}, {count} × {options['views']}"
     fitted = "a saved model" if found["samples_fitted"] is None else f"fitted to {found['samples_fitted']:,} samples"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
 from kontrast._types import Tensor
-from kontrast.data import ImageShape, Pairs, View, draw_negatives
+from kontrast.data import ImageShape, View, draw_negatives
 from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError, require_whole
 from kontrast.estimators.base import (
     LANDMARKS,
@@ -23,6 +21,7 @@ from kontrast.estimators.base import (
     half_span,
 )
 from kontrast.estimators.features import FeatureChoice
+from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
 from kontrast.estimators.samples import Samples
 from kontrast.linalg import fix_signs, largest_eigenpairs
 from kontrast.nets import FeatureMap
@@ -33,7 +32,6 @@ from kontrast.spectral import (
     PairMoments,
     kernel_contrastive_pca,
     nystrom_features,
-    pair_matrix,
     require_components,
     require_positive_values,
 )
@@ -119,7 +117,7 @@ class ContrastivePCA(ClosedFormEmbedding):
         negative = None
         if self.negatives != "all":
             negative = draw_negatives(len(samples), int(self.negatives), generator=generator)
-        pairs = _Drawn(samples, self._view(samples), n_positives, negative, generator)
+        pairs = DrawnPairs(samples, self._view(samples), n_positives, negative, generator)
         return self._fit(pairs, generator)
 
     @all_or_nothing
@@ -138,7 +136,7 @@ class ContrastivePCA(ClosedFormEmbedding):
             for name, part in (("positives", positives), ("negatives", negatives))
         ]
         assert partners[0] is not None
-        return self._fit(_Given(given, partners[0], partners[1]), self._generator())
+        return self._fit(GivenPairs(given, partners[0], partners[1]), self._generator())
 
     def _partners(self, name: str, part: Any, anchors: Any, given: Samples) -> list[Samples]:
         """One set of samples for each positive, or negative, that an anchor has."""
@@ -157,7 +155,7 @@ class ContrastivePCA(ClosedFormEmbedding):
                 )
         return [Samples(one.source, given.device, given.dtype) for one in read]
 
-    def _fit(self, pairs: _Drawn | _Given, generator: torch.Generator) -> Self:
+    def _fit(self, pairs: DrawnPairs | GivenPairs, generator: torch.Generator) -> Self:
         try:
             return self._fit_whole(pairs, generator)
         except TooManyComponentsError as error:
@@ -167,7 +165,7 @@ class ContrastivePCA(ClosedFormEmbedding):
                 f"{error}; samples of 1 feature(s) have little to contrast, try similarity='dot'"
             ) from None
 
-    def _fit_whole(self, pairs: _Drawn | _Given, generator: torch.Generator) -> Self:
+    def _fit_whole(self, pairs: DrawnPairs | GivenPairs, generator: torch.Generator) -> Self:
         options, samples = self._options(), pairs.anchors
         self._fit_dtype = samples.dtype
         if not options.is_infinite:
@@ -178,7 +176,7 @@ class ContrastivePCA(ClosedFormEmbedding):
         landmarks = nystrom_features(kernel, pairs.some_points(self._n_landmarks, generator))
         return self._fit_features(landmarks, pairs, kernel=kernel)
 
-    def _fit_features(self, features: FeatureMap, pairs: _Drawn | _Given, *, kernel: Kernel | None) -> Self:
+    def _fit_features(self, features: FeatureMap, pairs: DrawnPairs | GivenPairs, *, kernel: Kernel | None) -> Self:
         samples = pairs.anchors
         n_features = features(samples[:2]).shape[1]
         k = require_components(self.n_components, n_features)
@@ -207,7 +205,7 @@ class ContrastivePCA(ClosedFormEmbedding):
             self.eigenvalue_errors_ = eigenvalue_errors(values, fewer)
         return self._finish(features, fix_signs(frame), values, None)
 
-    def _fit_kernel(self, kernel: Kernel, pairs: _Drawn | _Given) -> Self:
+    def _fit_kernel(self, kernel: Kernel, pairs: DrawnPairs | GivenPairs) -> Self:
         pool, S = pairs.pool()
         k = require_components(self.n_components, len(pool), "points of the pairs")
         K = kernel(pool)
@@ -222,102 +220,6 @@ class ContrastivePCA(ClosedFormEmbedding):
             ) from error
         self.kernel_error_, self.eigenvalue_errors_ = 0.0, np.zeros(k)
         return self._finish(KernelFeatures(kernel, pool), frame, values, None)
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Pairs made as they are asked for; `negative` (n, Q) are samples' numbers, None their expectation."""
-
-    anchors: Samples
-    view: View
-    n_positives: int
-    negative: Tensor | None
-    generator: torch.Generator
-
-    @property
-    def n_points(self) -> int:
-        return len(self.anchors) * (1 + self.n_positives)
-
-    def batch(self, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        x = self.anchors[rows]
-        negative = [] if self.negative is None else [self.anchors[one] for one in self.negative[rows].mT]
-        return x, [self.view(x, self.generator) for _ in range(self.n_positives)], negative
-
-    def some_points(self, n: int, generator: torch.Generator) -> Tensor:
-        """Points of the pool at random: anchors, and fresh views in the share of positives."""
-        points = torch.randperm(self.n_points, generator=generator)[:n]
-        is_view = (points >= len(self.anchors)).to(self.anchors.device)
-        x = self.anchors[points % len(self.anchors)]
-        if bool(is_view.any()):
-            x[is_view] = self.view(x[is_view], generator)
-        return x
-
-    def pool(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        x, positives, _ = self.batch(slice(None))
-        return pool_product(torch.cat([x, *positives]), len(x), self.n_positives, self.negative)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Pairs of the user's own, one set of samples for each positive and negative that an anchor has."""
-
-    anchors: Samples
-    positives: list[Samples]
-    negatives: list[Samples] | None
-
-    @property
-    def n_points(self) -> int:
-        return len(self.anchors) * (1 + len(self.positives) + len(self.negatives or []))
-
-    def batch(self, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        return self.anchors[rows], [p[rows] for p in self.positives], [q[rows] for q in self.negatives or []]
-
-    def some_points(self, n: int, generator: torch.Generator) -> Tensor:
-        """Points of the pool at random: anchors, positives and negatives."""
-        points = torch.randperm(self.n_points, generator=generator)[:n]
-        sets = [self.anchors, *self.positives, *(self.negatives or [])]
-        chosen, rows = points // len(self.anchors), points % len(self.anchors)
-        x = self.anchors[rows]
-        for i, one in enumerate(sets[1:], start=1):  # in the order drawn: half of them are random points too
-            x[(chosen == i).to(x.device)] = one[rows[chosen == i]]
-        return x
-
-    def pool(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        x, positives, negatives = self.batch(slice(None))
-        n, first = len(x), len(x) * (1 + len(positives))
-        places = [torch.arange(first + i * n, first + (i + 1) * n) for i in range(len(negatives))]
-        negative = torch.stack(places, dim=1) if places else None
-        return pool_product(torch.cat([x, *positives, *negatives]), n, len(positives), negative)
-
-
-def pool_product(
-    pool: Tensor, n: int, n_positives: int, negative: Tensor | None
-) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    r"""The pool, and products with the symmetric pair matrix S of the mean positive minus the mean negative.
-
-    Without negatives their expectation, $\frac{1}{N(N-1)}(\mathbf 1 \mathbf 1^\top - I)$ over the anchors, is a matrix
-    of rank one and a multiple of the identity, and is never formed.
-
-    Args:
-        pool: n anchors, then the first positive of each, then the second, and so on, then what negatives there are.
-        n: the number of anchors.
-        n_positives: the number P an anchor has.
-        negative: (n, Q) places in the pool.
-    """
-    anchor = torch.arange(n, device=pool.device)
-    positive = anchor[:, None] + n * torch.arange(1, n_positives + 1, device=pool.device)
-    Q = 0 if negative is None else negative.shape[1]
-    places = torch.empty(n, 0, dtype=torch.int64) if negative is None else negative
-    weight = pool.new_full((n, Q), n_positives / max(Q, 1))
-    S = pair_matrix(Pairs(pool, anchor, positive, places.to(pool.device), weight)) / n_positives
-
-    def product(block: Tensor) -> Tensor:
-        out = S @ block.contiguous()
-        if negative is None:
-            out[:n] += (block[:n] - block[:n].sum(0)) / (n * (n - 1))
-        return out
-
-    return pool, product
 
 
 def _mean(parts: list[Tensor]) -> Tensor:
