@@ -130,7 +130,8 @@ def test_json_is_the_only_thing_on_standard_output(embed: Any, inputs: Path) -> 
     found = ended.found
     assert set(found) == {
         "input", "output", "model", "plot", "views_plot", "samples", "samples_written", "samples_fitted",
-        "values", "dimensions", "method", "options", "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
+        "values", "dimensions", "method", "options",
+        "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
     }  # fmt: skip
     assert (found["input"], found["output"]) == (str(inputs / "whole.npz"), "z.npz")
     assert (found["model"], found["plot"], found["views_plot"]) == ("z.model.npz", "z.png", "z-views.png")
