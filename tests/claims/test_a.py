@@ -11,8 +11,8 @@ import torch
 
 from kontrast.claims import Setting, all_claims, measure, select
 from kontrast.claims.a import beyond, bounds, closed_form, further, kernels, pca, runs
-from kontrast.estimators import contrastive_pca as pca_estimator
 from kontrast.estimators import features as estimator_features
+from kontrast.estimators import pair_sources
 from kontrast.estimators import spectral_contrastive as spectral_estimator
 from kontrast.spectral import ViewMoments, WhitenedSolution
 
@@ -178,7 +178,7 @@ BROKEN: dict[str, tuple[Any, str, Break]] = {
 
 # Claims of several parts, each of which has to notice.
 BROKEN_ELSEWHERE: list[tuple[str, Any, str, Break]] = [
-    ("A.inf", pca_estimator, "pair_matrix", without_negatives),
+    ("A.inf", pair_sources, "pair_matrix", without_negatives),
     ("A.inf", closed_form, "contrastive_pca", smallest_eigenvalues),
     ("A.spec", WhitenedSolution, "scaled", of_unit_variance),
     ("A.spec", spectral_estimator, "spectral_contrastive", orthonormal_heads),
