@@ -391,3 +391,10 @@ def test_landmarks_are_views_of_samples() -> None:
     nearest = torch.cdist(points, samples).min(1).values
     assert float(nearest.min()) > 1e-3  # no sample itself
     assert float(nearest.max()) < 0.3 * 5
+
+
+def test_a_loader_of_known_length_shows_progress() -> None:
+    views, seen = row_views(2), []
+    batches = [[view[start : start + 10] for view in views] for start in range(0, 40, 10)]
+    SpectralContrastive(2, width=16, progress=lambda done, total: seen.append((done, total))).fit_loader(batches)
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]

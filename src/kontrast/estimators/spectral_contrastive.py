@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, Self
 
 import torch
@@ -151,15 +151,18 @@ class SpectralContrastive(ClosedFormEmbedding):
                 length scale, landmarks) comes from the first batch.
         """
         options, fit = self._options(), None
-        for number, batch in enumerate(batches):
-            views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
-            if fit is None:
-                features, kernel = self._make_features(options, views[0], None, self._generator())
-                fit = _Fit(features, kernel, views[0], self.n_components)
-            if len({(len(view), *view.shape) for view in views}) > 1:
+        with progress_bar("fitting", self.progress) as advance:
+            for number, batch in enumerate(batches):
+                views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
+                if fit is None:
+                    features, kernel = self._make_features(options, views[0], None, self._generator())
+                    fit = _Fit(features, kernel, views[0], self.n_components)
                 shapes = [(len(view), *view.shape) for view in views]
-                raise InputError(f"batch {number} has views of different shapes, {shapes}")
-            fit.add(Samples(view.source, fit.first.device, fit.first.dtype)[:] for view in views)
+                if len(set(shapes)) > 1:
+                    raise InputError(f"batch {number} has views of different shapes, {shapes}")
+                fit.add(Samples(view.source, fit.first.device, fit.first.dtype)[:] for view in views)
+                if isinstance(batches, Sized):  # of a generator nobody knows how much is left
+                    advance(number + 1, len(batches))
         if fit is None:
             raise InputError("the loader gave no batch; give at least one batch of views")
         return self._solve(fit)
