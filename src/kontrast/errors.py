@@ -52,3 +52,8 @@ def require_whole(name: str, value: Any, *, least: int = 1, otherwise: str = "")
 def is_number(value: Any) -> bool:
     """Whether it is a real number, of Python's or numpy's, and no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def features_not_finite() -> InputError:
+    """What to say of features from which no moments can be taken."""
+    return InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")

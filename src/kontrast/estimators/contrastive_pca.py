@@ -10,7 +10,7 @@ import torch
 
 from kontrast._types import Tensor
 from kontrast.data import ImageShape, View, draw_negatives
-from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError, require_whole
+from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError, features_not_finite, require_whole
 from kontrast.estimators.base import (
     LANDMARKS,
     ClosedFormEmbedding,
@@ -191,9 +191,7 @@ class ContrastivePCA(ClosedFormEmbedding):
                 advance(batch.stop, len(samples))
         C = moments.matrix()
         if not bool(torch.isfinite(C).all()):
-            raise InputError(
-                "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
-            )
+            raise features_not_finite()
         values, frame = largest_eigenpairs(C, k)
         eps, size = torch.finfo(samples.dtype).eps, C.abs().max()  # the size is taken out before squaring
         noise = 16 * eps * float(size * (C / size).norm())

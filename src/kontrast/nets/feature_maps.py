@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError, is_number, require_positive
+from kontrast.errors import InputError, features_not_finite, is_number, require_positive
 from kontrast.nets.activations import Activation, activation_from
 from kontrast.nets.mlp import hidden_activations
 
@@ -292,9 +292,7 @@ class ScaledFeatures:
             return phi / root
         norm: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
         if not bool(torch.isfinite(norm).all()):  # φ/∞ would be 0, and look like a blank sample
-            raise InputError(
-                "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
-            )
+            raise features_not_finite()
         return phi / (norm + root * self.delta)
 
 

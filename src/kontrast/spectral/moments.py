@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError
+from kontrast.errors import InputError, features_not_finite
 
 STRIP = 1024  # columns of a symmetric product at a time: what lies above its diagonal is never computed
 
@@ -103,9 +103,7 @@ class ViewMoments:
         covariance = mirrored(self._gram).div_(self.n * v).sub_(square)
         variance, size = float(covariance.diagonal().sum()), float(self.mean.square().sum())
         if not math.isfinite(variance + size):
-            raise InputError(
-                "the features hold NaN, infinite or huge values; scale the samples, or look at the encoder"
-            )
+            raise features_not_finite()
         if variance <= (16 * self.resolution) ** 2 * size:  # no more than the mean's rounding
             raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
         of_means = mirrored(self._gram_of_means).div_(self.n).sub_(square)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError, TooManyComponentsError, is_number, require_whole
+from kontrast.errors import InputError, TooManyComponentsError, features_not_finite, is_number, require_whole
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
 
 DIRECT_BELOW = 3000  # features up to which L⁻¹ B L⁻ᵀ is formed on a CPU; Lanczos solves with L instead, above
@@ -69,7 +69,7 @@ def spectral_contrastive(
     require_ridge(ridge)
     variance = float(covariance.diagonal().sum())
     if not math.isfinite(variance):
-        raise InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")
+        raise features_not_finite()
     if not variance > 0:
         raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
     L = _cholesky(covariance, ridge * variance, variance, resolution)
