@@ -1,22 +1,36 @@
 """Training and its closed-form twins, all returned as one `Trajectory`."""
 
 from kontrast.dynamics.closed_form import dot_product_descent, dot_product_flow
-from kontrast.dynamics.descent import gradient_descent
+from kontrast.dynamics.deep_linear import (
+    DeepLinearFlow,
+    deep_linear_descent,
+    deep_linear_flow,
+    train_deep_linear,
+)
+from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
+from kontrast.dynamics.flow_laws import FlowLaw, flow_law
 from kontrast.dynamics.problem import Problem, contrastive_problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory, distance_from
 
 __all__ = [
+    "DeepLinearFlow",
+    "FlowLaw",
     "Problem",
     "Recorder",
     "Snapshot",
     "Status",
+    "Step",
     "Trajectory",
     "contrastive_problem",
+    "deep_linear_descent",
+    "deep_linear_flow",
     "distance_from",
     "dot_product_descent",
     "dot_product_flow",
     "fixed_kernel_descent",
     "fixed_kernel_flow",
+    "flow_law",
     "gradient_descent",
+    "train_deep_linear",
 ]

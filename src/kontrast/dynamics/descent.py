@@ -1,8 +1,9 @@
-"""Gradient descent of a pure function, full-batch or in mini-batches, layers on the Grassmannian where asked."""
+"""Gradient descent of a pure function, full-batch or in mini-batches, layers under constraints where asked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 
 import torch
 
@@ -10,8 +11,15 @@ from kontrast._types import Tensor
 from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
 from kontrast.errors import InputError, require_positive
-from kontrast.linalg import grassmann_step, grassmann_tangent, orthonormality_error
+from kontrast.linalg import grassmann_step, orthonormality_error
 from kontrast.nets import PureFunction
+
+
+class Step(Protocol):
+    """How a parameter under a constraint takes a step: `linalg.grassmann_step`, `polar_step`, `cayley_step`, …."""
+
+    def __call__(self, parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
+        """The parameter after the step."""
 
 
 def gradient_descent(
@@ -29,6 +37,7 @@ def gradient_descent(
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     orthonormal: Collection[str] = (),
+    steps: Mapping[str, Step] | None = None,
 ) -> Trajectory:
     r"""$\theta_{t+1} = \theta_t - \eta \nabla L(\theta_t)$ from `parameters`, which are copied, not changed.
 
@@ -42,20 +51,24 @@ def gradient_descent(
         recorders: functions of the `Snapshot`, by name.
         keep_outputs: keep the outputs at the recorded steps.
         keep_parameters: keep the parameters at the recorded steps.
-        tolerance: stop once the gradient norm (on the Grassmannian: of its tangent part) is below it; 0 never does.
+        tolerance: stop once the gradient norm (under a constraint: a step's length over η) is below it; 0 never does.
         batch_size: mini-batches of that many samples in shuffled epochs; None is the full batch.
         generator: shuffles the mini-batches; required with `batch_size`.
-        orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)).
+        orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)), or by their
+            own one of `steps`, and must start there.
+        steps: for parameters under a constraint, what stands in the place of θ − η∇L, by name.
     """
     if not tolerance >= 0:  # so that NaN is refused too
         raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
     rates = _rates(learning_rate, parameters)
+    own_steps: dict[str, Step] = {**dict.fromkeys(orthonormal, grassmann_step), **(steps or {})}
+    for name in own_steps:
+        if name not in parameters:
+            raise InputError(f"no parameter is called {name!r}; the parameters are {list(parameters)}")
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
-    stepper = _NetworkDescent(
-        function, parameters, problem, rates, set(orthonormal), batches, full_batch=batch_size is None
-    )
+    stepper = _NetworkDescent(function, parameters, problem, rates, own_steps, batches, full_batch=batch_size is None)
     return run(stepper, tape, tolerance=tolerance)
 
 
@@ -66,12 +79,12 @@ class _NetworkDescent:
         parameters: Mapping[str, Tensor],
         problem: Problem,
         rates: dict[str, float],
-        orthonormal: set[str],
+        steps: dict[str, Step],
         batches: Iterator[Problem],
         *,
         full_batch: bool,
     ) -> None:
-        self.function, self.problem, self.rates, self.orthonormal = function, problem, rates, orthonormal
+        self.function, self.problem, self.rates, self.steps = function, problem, rates, steps
         self.parameters = {name: p.detach().clone() for name, p in parameters.items()}
         self.batches, self.full_batch = batches, full_batch
 
@@ -90,15 +103,15 @@ class _NetworkDescent:
         return self.value.detach()
 
     def gradient_norm(self) -> float:
-        squares = [float(self._tangent(name, g).pow(2).sum()) for name, g in self._gradients().items()]
+        squares = [float(self._descent(name, g).pow(2).sum()) for name, g in self._gradients().items()]
         return float(sum(squares) ** 0.5)
 
     def update(self) -> None:
         with torch.no_grad():
             for name, gradient in self._gradients().items():
                 parameter = self.parameters[name]
-                if name in self.orthonormal:
-                    parameter.copy_(grassmann_step(parameter, gradient, learning_rate=self.rates[name]))
+                if name in self.steps and self.rates[name] > 0:
+                    parameter.copy_(self.steps[name](parameter, gradient, learning_rate=self.rates[name]))
                 else:
                     parameter.sub_(gradient, alpha=self.rates[name])
 
@@ -119,8 +132,13 @@ class _NetworkDescent:
             self.gradients = dict(zip(self.parameters, rows, strict=True))
         return self.gradients
 
-    def _tangent(self, name: str, gradient: Tensor) -> Tensor:
-        return grassmann_tangent(self.parameters[name], gradient) if name in self.orthonormal else gradient
+    def _descent(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient, or the part of it that a constraint leaves: the step taken, over its rate."""
+        parameter, rate = self.parameters[name], self.rates[name]
+        if name not in self.steps or rate == 0:
+            return gradient
+        with torch.no_grad():
+            return (parameter - self.steps[name](parameter, gradient, learning_rate=rate)) / rate
 
 
 def _rates(learning_rate: float | Mapping[str, float], parameters: Mapping[str, Tensor]) -> dict[str, float]:
@@ -141,8 +159,6 @@ def _rates(learning_rate: float | Mapping[str, float], parameters: Mapping[str, 
 
 def _check_frames(orthonormal: Collection[str], parameters: Mapping[str, Tensor]) -> None:
     for name in orthonormal:
-        if name not in parameters:
-            raise InputError(f"no parameter is called {name!r}; the parameters are {list(parameters)}")
         W = parameters[name].detach()
         if W.ndim != 2 or W.shape[0] < W.shape[1] or orthonormality_error(W) > 1e-4:
             raise InputError(

@@ -12,14 +12,18 @@ from kontrast.linalg.eigen import (
 )
 from kontrast.linalg.fits import LogLaw, PowerLaw, fit_log_law, fit_power_law
 from kontrast.linalg.frames import (
+    cayley_step,
+    frobenius_ball,
     grassmann_step,
     grassmann_tangent,
+    operator_ball,
     orthonormality_error,
     polar_retraction,
+    polar_step,
     qr_retraction,
     random_frame,
 )
-from kontrast.linalg.operators import Operator, OperatorLike, as_operator
+from kontrast.linalg.operators import Operator, OperatorLike, as_operator, as_symmetric, require_symmetric
 from kontrast.linalg.similarity import (
     ConditionNumber,
     KernelDrift,
@@ -53,7 +57,9 @@ __all__ = [
     "RidgeSolution",
     "SpectralNorm",
     "as_operator",
+    "as_symmetric",
     "best_rotation",
+    "cayley_step",
     "cka",
     "condition_number",
     "entropy_rank",
@@ -61,6 +67,7 @@ __all__ = [
     "fit_log_law",
     "fit_power_law",
     "fix_signs",
+    "frobenius_ball",
     "gp_covariance",
     "gp_posterior",
     "grassmann_step",
@@ -69,11 +76,14 @@ __all__ = [
     "kernel_drift",
     "largest_eigenpairs",
     "log_marginal_likelihood",
+    "operator_ball",
     "orthonormality_error",
     "participation_ratio",
     "polar_retraction",
+    "polar_step",
     "qr_retraction",
     "random_frame",
+    "require_symmetric",
     "ridge_solve",
     "spectral_norm",
     "subspace_sines",

@@ -1,4 +1,4 @@
-"""Orthonormal frames W (M × Z, W^T W = I): random ones, retractions, and the Grassmannian descent step."""
+"""Orthonormal frames W (M × Z, W^T W = I): random ones, retractions, and descent that keeps them so."""
 
 from __future__ import annotations
 
@@ -43,6 +43,43 @@ def grassmann_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> 
     A QR factor of the raw step W − ηG, without the projection, is not a descent method (claims B.thm2).
     """
     return qr_retraction(frame - learning_rate * grassmann_tangent(frame, gradient))
+
+
+def polar_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> Tensor:
+    """Projected gradient descent: the frame nearest to W − ηG.
+
+    To first order a step along the Stiefel manifold's gradient in the Euclidean metric, G − W sym(W^T G).
+    """
+    return polar_retraction(frame - learning_rate * gradient)
+
+
+def cayley_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> Tensor:
+    r"""One step along the Stiefel manifold's gradient in the canonical metric, G − W G^T W, by Cayley's transform.
+
+    $W_+ = (I + \frac\eta2 A)^{-1}(I - \frac\eta2 A) W$ with the skew A = G W^T − W G^T (Wen & Yin 2013). A has rank
+    2Z: for 2Z < M the inverse is one of size 2Z.
+    """
+    _check_tall(*frame.shape)
+    M, Z = frame.shape
+    half = learning_rate / 2
+    left, right = torch.cat([gradient, frame], dim=1), torch.cat([frame, -gradient], dim=1)  # A = left right^T
+    if 2 * Z < M:
+        small = torch.eye(2 * Z, dtype=frame.dtype, device=frame.device) + half * right.mT @ left
+        return frame - learning_rate * left @ torch.linalg.solve(small, right.mT @ frame)
+    A = left @ right.mT
+    identity = torch.eye(M, dtype=frame.dtype, device=frame.device)
+    return torch.linalg.solve(identity + half * A, frame - half * A @ frame)
+
+
+def operator_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
+    """The matrix nearest to `matrix` whose singular values are at most `radius`."""
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    return torch.matmul(u * s.clamp(max=radius), vh)
+
+
+def frobenius_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
+    """The matrix nearest to `matrix` whose Frobenius norm is at most `radius`."""
+    return matrix * (radius / matrix.norm().clamp(min=radius))
 
 
 def orthonormality_error(frame: Tensor) -> float:

@@ -170,6 +170,24 @@ def require_symmetric(matrix: Matrix, name: str, *, n_sampled: int = 256) -> Non
         )
 
 
+def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tensor:
+    """The (d, d) matrix, in float64 and without gradients, every entry checked; or, only when asked, (C + C^T)/2."""
+    _size_of(matrix, None, name)
+    if not isinstance(matrix, Tensor) or matrix.layout != torch.strided or not matrix.is_floating_point():
+        raise InputError(
+            f"{name} must be a dense tensor of floating-point numbers; use torch.as_tensor({name}).double()"
+        )
+    if not symmetrise:
+        try:
+            require_symmetric(matrix.detach(), name, n_sampled=len(matrix))
+        except InputError as error:
+            raise InputError(f"{error}, or symmetrise=True") from None
+    doubled = matrix.detach().double()
+    if not torch.isfinite(doubled).all():
+        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+    return (doubled + doubled.mT) / 2
+
+
 def resolution(matrix: Matrix) -> float:
     """The relative rounding of the matrix's number type; integers count as float64."""
     if isinstance(matrix, Tensor):

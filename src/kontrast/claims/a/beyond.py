@@ -11,8 +11,9 @@ import torch
 import xarray as xr
 
 from kontrast._types import Tensor
-from kontrast.claims.a.runs import RATE, dot_rate, ntk_change, probes_of, step_panel, train, width_panel
+from kontrast.claims.a.runs import RATE, dot_rate, ntk_change, probes_of, train
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import step_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.data import Pairs

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from kontrast._types import Tensor
-from kontrast.claims.a.runs import DELTA, RATE, log_steps, probes_of, train, width_panel
+from kontrast.claims.a.runs import DELTA, RATE, probes_of, train
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.data import Pairs

@@ -13,8 +13,9 @@ import xarray as xr
 from scipy import stats
 
 from kontrast._types import Tensor
-from kontrast.claims.a.runs import DELTA, guide, log_steps
+from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
 from kontrast.data import Dataset, Pairs, default_view, make_pairs, parse_view

@@ -20,9 +20,9 @@ from kontrast.claims.a.runs import (
     dot_divergence,
     dot_rate,
     train,
-    width_panel,
 )
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, loss_of, sweep, width_law
 from kontrast.data import default_view, make_pairs

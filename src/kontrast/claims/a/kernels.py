@@ -19,12 +19,10 @@ from kontrast.claims.a.runs import (
     divergence_panels,
     dot_divergence,
     dot_rate,
-    guide,
-    step_panel,
     train,
-    width_panel,
 )
 from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import guide, step_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.dynamics import Problem, contrastive_problem, fixed_kernel_descent

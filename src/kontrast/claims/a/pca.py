@@ -10,12 +10,9 @@ import torch
 import xarray as xr
 
 from kontrast._types import Tensor
-from kontrast.claims.a.runs import (
-    DELTA,
-    log_steps,
-    width_panel,
-)
+from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
+from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep, width_law
 from kontrast.data import Pairs

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike
 
 from kontrast._types import Tensor
-from kontrast.claims.evidence import Curve, Panel, curve
+from kontrast.claims.evidence import Panel, curve
+from kontrast.claims.panels import log_steps, step_panel
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
 from kontrast.data import Pairs
 from kontrast.dynamics import (
@@ -155,39 +155,3 @@ def cosine_drift(
         return {name: padded(values, len(steps)) for name, values in run.records.items()}
 
     return sweep(widths, seeds, measure, t=steps)
-
-
-def width_panel(title: str, series: Mapping[str, xr.DataArray], y_label: str = "max |K(t) − K(0)|") -> Panel:
-    """Means over seeds against the width, with the paper's M^−1/2 and 1/M beside the first."""
-    first = next(iter(series.values()))
-    widths, means = first.width.values, seed_mean(first)
-    return Panel(
-        title,
-        "width M",
-        y_label,
-        (
-            *(curve(name.replace("_", " "), values.width, seed_mean(values)) for name, values in series.items()),
-            guide(widths, means, -0.5, "M^−1/2"),
-            guide(widths, means, -1.0, "1/M"),
-        ),
-    )
-
-
-def step_panel(title: str, values: xr.DataArray, y_label: str = "max |K(t) − K(0)|") -> Panel:
-    """Means over seeds against the step, one line a width."""
-    later = values.sel(t=values.t > 0)
-    curves = tuple(
-        curve(f"M = {width}", later.t, seed_mean(later.sel(width=width)), "plain") for width in later.width.values
-    )
-    return Panel(title, "step t", y_label, curves)
-
-
-def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:
-    """A dashed power law through the first point."""
-    x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    return curve(label, x_, y_[0] * (x_ / x_[0]) ** exponent, "dashed")
-
-
-def log_steps(last: int, count: int = 16) -> list[int]:
-    """About `count` steps from 1 to `last`, evenly spaced on a logarithmic axis, with 0 in front."""
-    return [0, *sorted({round(step) for step in np.geomspace(1, last, count)})]

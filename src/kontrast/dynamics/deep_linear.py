@@ -1,0 +1,280 @@
+r"""Deep linear networks under orthogonality constraints (paper B, Sec. 4): their outputs obey one small equation.
+
+The network is $u(x) = W_l^\top W_{l-1} \cdots W_1 x$ with $W_i^\top W_i = I$, its loss (7) $\mathrm{Tr}(u C u^\top)$
+with C of (5). In the eigenbasis $C = V \Lambda V^\top$ and with $q = [u(v_1), \dots, u(v_d)]^\top$, (d, z), training obeys
+
+$$\dot q = -\alpha \Lambda q + \gamma \Lambda q q^\top q + \beta q q^\top \Lambda q, \qquad \alpha = \beta + \gamma,$$
+
+whatever the width. What β and γ are depends on what "gradient descent under the constraint" means (claim B.thm2):
+
+* "grassmann", γ = 2, β = 2: the left factor $I - W W^\top$ on every layer. This is the paper's (8), for every depth,
+  as square layers do not move at all.
+* "polar", γ = 1, β = 3 + m for m = l − 2 square layers: a plain step, then the nearest frame; what the paper runs.
+* "oja", γ = 0, β = 2l: the canonical metric of the Stiefel manifold; Oja's flow.
+
+With γ = 0, and for z = 1 in all three, the equation has an exact solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+
+from kontrast._types import Tensor
+from kontrast.dynamics.descent import Step, gradient_descent
+from kontrast.dynamics.flow_laws import Array, Flow, FlowLaw, flow_law, oja_solution, one_output_solution
+from kontrast.dynamics.problem import Problem
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
+from kontrast.errors import ConvergenceError, InputError, require_positive, require_whole
+from kontrast.linalg import as_symmetric, cayley_step, grassmann_step, polar_step
+from kontrast.nets import MLP, parameters_of
+
+Method = Literal["auto", "exact", "dop853"]
+STEPS: dict[str, Step] = {"grassmann": grassmann_step, "polar": polar_step, "oja": cayley_step}
+ABOVE_ONE = 1e-6  # by how much a singular value of the start may exceed 1 through rounding, float32's included
+
+
+@dataclass(frozen=True, eq=False)
+class DeepLinearFlow:
+    """The outputs of a deep linear network over time, float64. `q[k]` belongs to `times[k]`."""
+
+    times: tuple[float, ...]
+    q: Tensor  # (T, d, z): row i is u(v_i)
+    eigenvalues: Tensor  # (d,), ascending
+    basis: Tensor  # (d, d): column i is v_i
+
+    @property
+    def losses(self) -> Tensor:
+        """Tr(u C u^T) at every time, (T,)."""
+        return (self.eigenvalues[:, None] * self.q.square()).sum((1, 2))
+
+    @property
+    def maps(self) -> Tensor:
+        """The maps (T, d, z) in the coordinates of x: u_t(x) = maps[t]^T x."""
+        return self.basis @ self.q
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """u_t(x) = q_t^T V^T x at new points x (n, d): (T, n, z) (paper B, "New Datapoint")."""
+        d = len(self.basis)
+        if x.ndim != 2 or x.shape[1] != d:
+            raise InputError(f"points must be rows (n, {d}), as C is {(d, d)}, got {tuple(x.shape)}")
+        return x.detach().to(self.maps) @ self.maps
+
+    def projections(self, k: int) -> Tensor:
+        """The norms (T, k) of the projections of v_1 … v_k on the span of q's columns (Fig. 4); 0 where q is 0."""
+        k = require_whole("k", k)
+        if k > len(self.basis):
+            raise InputError(f"k must be at most the {len(self.basis)} eigenvectors, got {k}")
+        left, sizes, _ = torch.linalg.svd(self.q, full_matrices=False)
+        spanned = sizes > len(self.basis) * torch.finfo(torch.float64).eps * sizes[:, :1]
+        return torch.sum(left[:, :k].square() * spanned[:, None], dim=2).sqrt()
+
+
+def deep_linear_flow(
+    C: Tensor,
+    start: Tensor,
+    *,
+    times: Sequence[float],
+    flow: Flow = "grassmann",
+    depth: int = 1,
+    method: Method = "auto",
+    tolerance: float = 1e-10,
+    symmetrise: bool = False,
+) -> DeepLinearFlow:
+    """The outputs of a deep linear network at given times of training, without a network (paper B, Theorem 2).
+
+    Args:
+        C: the data matrix (d, d) of (5), symmetric; `kontrast.spectral.data_matrix`.
+        start: the map (d, z) at time 0, u_0(x) = start^T x: `net(torch.eye(d))`. Its singular values are at most 1, as
+            those of a product of orthonormal layers are. For a diagonal C it is the paper's q.
+        times: increasing, from 0 on; time is learning rate × steps.
+        flow: which descent the network takes, see `flow_law`.
+        depth: its number of hidden layers; "grassmann" does not depend on it.
+        method: "exact" where there is an exact solution ("oja", up to a rotation of the outputs; and z = 1, up to one
+            quadrature), "dop853" integrates; "auto" is the first where it can be.
+        tolerance: relative, of the integration.
+        symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
+    """
+    law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrise=symmetrise)
+    map0 = _checked_start(start, C)
+    times_ = _checked_times(times)
+    require_positive(tolerance=tolerance)
+    if method not in get_args(Method):
+        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    z = map0.shape[1]
+    solvable = z == 1 or law.gamma == 0
+    if method == "exact" and not solvable:
+        raise InputError(
+            f"no exact solution of the {flow!r} flow is known for z = {z} > 1; use method='dop853' or 'oja'"
+        )
+    eigenvalues, basis = torch.linalg.eigh(C)
+    values, q0 = eigenvalues.cpu().numpy(), (basis.mT @ map0).cpu().numpy()
+    if method == "dop853" or not solvable:
+        q = _integrated(law, values, q0, times_, tolerance)
+    else:
+        q = one_output_solution(law, values, q0[:, 0], times_) if z == 1 else oja_solution(law, values, q0, times_)
+    return DeepLinearFlow(tuple(times_), torch.from_numpy(q).to(C.device), eigenvalues, basis)
+
+
+def deep_linear_descent(
+    C: Tensor,
+    start: Tensor,
+    *,
+    learning_rate: float,
+    n_steps: int,
+    flow: Flow = "grassmann",
+    depth: int = 1,
+    printed: bool = False,
+    record_at: Collection[int] | None = None,
+    recorders: Mapping[str, Recorder] | None = None,
+    keep_outputs: bool = False,
+    tolerance: float = 0.0,
+    symmetrise: bool = False,
+) -> Trajectory:
+    """Paper B's (11) with its missing factor: q_{t+1} = q_t + η q'(q_t). Outputs are q, (d, z), in the eigenbasis of C.
+
+    `printed=True` takes (11) as it is printed, without the factor 2 of (8), so that it needs twice the steps.
+    """
+    law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrise=symmetrise)
+    map0 = _checked_start(start, C)
+    require_positive(learning_rate=learning_rate)
+    tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
+    eigenvalues, basis = torch.linalg.eigh(C)
+    rate = learning_rate / 2 if printed else learning_rate
+    return run(_OutputDescent(law, eigenvalues[:, None], basis.mT @ map0, rate), tape, tolerance=tolerance)
+
+
+def train_deep_linear(
+    net: MLP,
+    C: Tensor,
+    *,
+    learning_rate: float,
+    n_steps: int,
+    flow: Flow = "polar",
+    record_at: Collection[int] | None = None,
+    recorders: Mapping[str, Recorder] | None = None,
+    keep_outputs: bool = False,
+    tolerance: float = 0.0,
+    symmetrise: bool = False,
+) -> Trajectory:
+    """Training of a real deep linear network on (7), every layer under W^T W = I. Outputs are q, (d, z).
+
+    The three kinds of descent are those of `flow_law`: tangent step and QR ("grassmann"), plain step and polar factor
+    ("polar"), Cayley's transform ("oja"). To order η each follows its flow.
+
+    Args:
+        net: `MLP(d, width, z, depth=…, activation="linear", parametrization="orthogonal")`, width ≥ d; not changed.
+        C: the data matrix (d, d).
+        learning_rate: η; time is ηt.
+        n_steps: the number of steps.
+        flow: the kind of descent.
+        record_at: the steps to record (default: the first and the last).
+        recorders: functions of the `Snapshot`, by name.
+        keep_outputs: keep q at the recorded steps.
+        tolerance: stop once a step's length over η is below it.
+        symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
+    """
+    C = as_symmetric(C, "C", symmetrise=symmetrise)
+    flow_law(flow)  # refuses an unknown one
+    if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != len(C):
+        raise InputError(
+            f"the network must be MLP({len(C)}, width, z, activation='linear', parametrization='orthogonal'), "
+            f"got MLP {net.extra_repr()}"
+        )
+    if net.width < net.d_in:
+        raise InputError(
+            f"W_1^T W_1 = I needs a width of at least the {net.d_in} inputs, got {net.width}; raise the width"
+        )
+    eigenvalues, basis = (part.to(net.output.dtype) for part in torch.linalg.eigh(C))
+
+    def loss(q: Tensor) -> Tensor:
+        return torch.sum(eigenvalues[:, None] * q.square())
+
+    parameters = parameters_of(net)
+    return gradient_descent(
+        net.at,
+        parameters,
+        Problem(basis.mT.contiguous(), loss, size=len(C)),
+        learning_rate=learning_rate,
+        n_steps=n_steps,
+        record_at=record_at,
+        recorders=recorders,
+        keep_outputs=keep_outputs,
+        tolerance=tolerance,
+        orthonormal=set(parameters),
+        steps=dict.fromkeys(parameters, STEPS[flow]),
+    )
+
+
+class _OutputDescent:
+    """(11): q itself descends."""
+
+    def __init__(self, law: FlowLaw, eigenvalues: Tensor, q: Tensor, learning_rate: float) -> None:
+        self.law, self.eigenvalues, self.q, self.rate = law, eigenvalues, q.clone(), learning_rate
+
+    @property
+    def state(self) -> list[Tensor]:
+        return [self.q]
+
+    def loss(self) -> Tensor:
+        return (self.eigenvalues * self.q.square()).sum()
+
+    def gradient_norm(self) -> float:
+        return float(self.law.velocity(self.eigenvalues, self.q).norm())
+
+    def update(self) -> None:
+        self.q.add_(self.law.velocity(self.eigenvalues, self.q), alpha=self.rate)
+
+    def snapshot(self, step: int) -> Snapshot:
+        return Snapshot(step, self.q, {})
+
+
+def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance: float) -> Array:
+    column = values[:, None]
+
+    def velocity(_: float, flat: Array) -> Array:
+        speed: Array = law.velocity(column, flat.reshape(q0.shape))
+        return speed.reshape(-1)
+
+    flow = solve_ivp(
+        velocity, (0.0, float(times[-1])), q0.reshape(-1), "DOP853", times, rtol=tolerance, atol=1e-3 * tolerance
+    )
+    if not flow.success or not np.isfinite(flow.y).all():
+        raise ConvergenceError(f"the flow could not be followed to time {times[-1]:g}: {flow.message}")
+    return np.asarray(flow.y.T).reshape(len(times), *q0.shape)
+
+
+def _checked_start(start: Tensor, C: Tensor) -> Tensor:
+    """The map (d, z) in float64, on C's device."""
+    d = len(C)
+    if not isinstance(start, Tensor) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
+        got = tuple(start.shape) if isinstance(start, Tensor) else type(start).__name__
+        raise InputError(f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, got {got}")
+    map0 = start.detach().to(C)
+    if not torch.isfinite(map0).all():
+        raise InputError("start holds NaN or infinite values")
+    largest = float(torch.linalg.matrix_norm(map0, 2))
+    if largest > 1 + ABOVE_ONE:
+        raise InputError(
+            f"start must have singular values of at most 1, as a product of orthonormal layers has, got {largest:.6g}; "
+            f"divide it by {largest:.6g}, or take net(torch.eye({d})) of an orthogonal MLP"
+        )
+    return map0 / largest if largest > 1 else map0
+
+
+def _checked_times(times: Sequence[float]) -> Array:
+    array = np.asarray(times, dtype=float)
+    if (
+        array.ndim != 1
+        or len(array) == 0
+        or not np.isfinite(array).all()
+        or array[0] < 0
+        or (np.diff(array) <= 0).any()
+    ):
+        raise InputError(f"times must be finite, increasing and start at 0 or later, got {list(times)}")
+    return array
