@@ -1,37 +1,20 @@
-"""Every claim of paper A: measured as recorded, and measured otherwise once the code it rests on is broken."""
+"""Every claim of paper A is measured otherwise once the code it rests on is broken."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from kontrast.claims import Setting, all_claims, measure, select
+from kontrast.claims import select
 from kontrast.claims.a import beyond, bounds, closed_form, further, kernels, pca, runs
 from kontrast.estimators import features as estimator_features
 from kontrast.estimators import pair_sources
 from kontrast.estimators import spectral_contrastive as spectral_estimator
 from kontrast.spectral import ViewMoments, WhitenedSolution
-
-QUICK = Setting(scale="quick")
-Break = Callable[[Any], Any]  # the real thing → the broken one
-
-
-@pytest.mark.parametrize("claim_id", [claim.id for claim in all_claims()])
-def test_the_quick_verdict_is_the_recorded_one(claim_id: str) -> None:
-    (claim,) = select([claim_id])
-    record = measure(claim, QUICK)
-    assert record.verdict is claim.recorded, {name: str(x) for name, x in record.evidence.measured.items()}
-    assert record.evidence.setting
-    assert all(curve.x and len(curve.x) == len(curve.y) for panel in record.evidence.panels for curve in panel.curves)
-
-
-def times(factor: float) -> Break:
-    """Off by a factor."""
-    return lambda real: lambda *args, **kwargs: factor * real(*args, **kwargs)
+from tests.claims.breaks import Break, assert_noticed, scaled_rate, times, with_keyword
 
 
 def times_a_power_of_the_width(power: float) -> Break:
@@ -47,19 +30,9 @@ def times_a_power_of_the_width(power: float) -> Break:
     return broken
 
 
-def with_keyword(**forced: Any) -> Break:
-    """Called with another option than it was."""
-    return lambda real: lambda *args, **kwargs: real(*args, **{**kwargs, **forced})
-
-
 def scaled_bound(factor: float) -> Break:
     """A bound with a factor lost."""
     return lambda real: lambda *a, **k: dataclasses.replace(real(*a, **k), value=factor * real(*a, **k).value)
-
-
-def scaled_rate(factor: float) -> Break:
-    """Another learning rate than was asked for."""
-    return lambda real: lambda *a, **k: real(*a, **{**k, "learning_rate": factor * k["learning_rate"]})
 
 
 def wider_is_faster(real: Any) -> Any:
@@ -204,10 +177,3 @@ def test_every_part_of_a_claim_notices(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_noticed(claim_id, where, name, broken, monkeypatch)
-
-
-def assert_noticed(claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(where, name, broken(getattr(where, name)))
-    (claim,) = select([claim_id])
-    found = measure(claim, dataclasses.replace(QUICK, n_seeds=2))
-    assert found.verdict is not claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}

@@ -9,12 +9,13 @@ from kontrast.dynamics.deep_linear import (
 )
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
-from kontrast.dynamics.flow_laws import FlowLaw, flow_law
+from kontrast.dynamics.flow_laws import Flow, FlowLaw, flow_law
 from kontrast.dynamics.problem import Problem, contrastive_problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory, distance_from
 
 __all__ = [
     "DeepLinearFlow",
+    "Flow",
     "FlowLaw",
     "Problem",
     "Recorder",

@@ -1,7 +1,8 @@
 r"""Deep linear networks under orthogonality constraints (paper B, Sec. 4): their outputs obey one small equation.
 
 The network is $u(x) = W_l^\top W_{l-1} \cdots W_1 x$ with $W_i^\top W_i = I$, its loss (7) $\mathrm{Tr}(u C u^\top)$
-with C of (5). In the eigenbasis $C = V \Lambda V^\top$ and with $q = [u(v_1), \dots, u(v_d)]^\top$, (d, z), training obeys
+with C of (5). In the eigenbasis $C = V \Lambda V^\top$ and with $q = [u(v_1), \dots, u(v_d)]^\top$, (d, z),
+training obeys
 
 $$\dot q = -\alpha \Lambda q + \gamma \Lambda q q^\top q + \beta q q^\top \Lambda q, \qquad \alpha = \beta + \gamma,$$
 
@@ -17,12 +18,14 @@ With γ = 0, and for z = 1 in all three, the equation has an exact solution.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
 from kontrast._types import Tensor
@@ -36,6 +39,7 @@ from kontrast.nets import MLP, parameters_of
 
 Method = Literal["auto", "exact", "dop853"]
 STEPS: dict[str, Step] = {"grassmann": grassmann_step, "polar": polar_step, "oja": cayley_step}
+FINEST = 1e-13  # DOP853 takes no relative tolerance below 100 roundings
 ABOVE_ONE = 1e-6  # by how much a singular value of the start may exceed 1 through rounding, float32's included
 
 
@@ -79,7 +83,7 @@ def deep_linear_flow(
     C: Tensor,
     start: Tensor,
     *,
-    times: Sequence[float],
+    times: ArrayLike,
     flow: Flow = "grassmann",
     depth: int = 1,
     method: Method = "auto",
@@ -104,6 +108,8 @@ def deep_linear_flow(
     map0 = _checked_start(start, C)
     times_ = _checked_times(times)
     require_positive(tolerance=tolerance)
+    if tolerance < FINEST:
+        raise InputError(f"tolerance must be at least {FINEST:g}, what float64 can hold, got {tolerance:g}; raise it")
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     z = map0.shape[1]
@@ -113,11 +119,13 @@ def deep_linear_flow(
             f"no exact solution of the {flow!r} flow is known for z = {z} > 1; use method='dop853' or 'oja'"
         )
     eigenvalues, basis = torch.linalg.eigh(C)
-    values, q0 = eigenvalues.cpu().numpy(), (basis.mT @ map0).cpu().numpy()
+    q0 = (basis.mT @ map0).cpu().numpy()
+    scale = float(eigenvalues.abs().max()) or 1.0  # only Λt matters; the solvers' tolerances are for |Λ| = 1
+    values, clock = eigenvalues.cpu().numpy() / scale, times_ * scale
     if method == "dop853" or not solvable:
-        q = _integrated(law, values, q0, times_, tolerance)
+        q = _integrated(law, values, q0, clock, tolerance)
     else:
-        q = one_output_solution(law, values, q0[:, 0], times_) if z == 1 else oja_solution(law, values, q0, times_)
+        q = one_output_solution(law, values, q0[:, 0], clock) if z == 1 else oja_solution(law, values, q0, clock)
     return DeepLinearFlow(tuple(times_), torch.from_numpy(q).to(C.device), eigenvalues, basis)
 
 
@@ -143,6 +151,8 @@ def deep_linear_descent(
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrise=symmetrise)
     map0 = _checked_start(start, C)
     require_positive(learning_rate=learning_rate)
+    if not tolerance >= 0:  # so that NaN is refused too
+        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
     eigenvalues, basis = torch.linalg.eigh(C)
     rate = learning_rate / 2 if printed else learning_rate
@@ -235,18 +245,45 @@ class _OutputDescent:
 
 
 def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance: float) -> Array:
-    column = values[:, None]
+    r"""The flow of q and of rows r below it, $r^\top r = I - q^\top q$, $\dot r = \alpha r M$, $M = q^\top \Lambda q$.
+
+    Where M is positive, rounding alone drives q off the singular value 1, which the network of a width below d + z
+    keeps; r, a row for each smaller one, keeps it too. Written as here, $q^\top q + r^\top r$ does not move at all.
+    """
+    if times[-1] == 0:
+        return q0[None]
+    (d, z), column = q0.shape, values[:, None]
 
     def velocity(_: float, flat: Array) -> Array:
-        speed: Array = law.velocity(column, flat.reshape(q0.shape))
+        frame = flat.reshape(-1, z)
+        q, r = frame[:d], frame[d:]
+        drift = column * q
+        M = q.T @ drift
+        speed: Array = law.beta * (frame @ np.linalg.solve(frame.T @ frame, M))
+        speed[:d] -= law.beta * drift + law.gamma * (drift @ (r.T @ r))
+        speed[d:] += law.gamma * (r @ M)
         return speed.reshape(-1)
 
-    flow = solve_ivp(
-        velocity, (0.0, float(times[-1])), q0.reshape(-1), "DOP853", times, rtol=tolerance, atol=1e-3 * tolerance
-    )
+    start = np.concatenate([q0, _remainder(q0)])
+    # A row's velocity is linear in the row itself: one that starts tiny and grows needs an error of its own size.
+    sizes = np.linalg.norm(start, axis=1).clip(min=np.finfo(float).tiny)
+    error = np.repeat(1e-3 * tolerance * sizes, z)
+    flow = solve_ivp(velocity, (0.0, float(times[-1])), start.reshape(-1), "DOP853", times, rtol=tolerance, atol=error)
     if not flow.success or not np.isfinite(flow.y).all():
-        raise ConvergenceError(f"the flow could not be followed to time {times[-1]:g}: {flow.message}")
-    return np.asarray(flow.y.T).reshape(len(times), *q0.shape)
+        raise ConvergenceError(f"the flow could not be followed to the last time: {flow.message}")
+    return np.asarray(flow.y.T).reshape(len(times), -1, z)[:, :d]
+
+
+def _remainder(q0: Array) -> Array:
+    """An r with r^T r = I − q^T q: a row for every singular value below 1, none for those within rounding of 1."""
+    _, sizes, right = np.linalg.svd(q0, full_matrices=False)
+    below = sizes < 1 - _rounding(len(q0), torch.float64)
+    return np.asarray(np.sqrt((1 - sizes[below]) * (1 + sizes[below]))[:, None] * right[below])
+
+
+def _rounding(d: int, dtype: torch.dtype) -> float:
+    """By how much rounding may move a singular value 1 of a map with d rows."""
+    return 8 * math.sqrt(d) * torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
 
 
 def _checked_start(start: Tensor, C: Tensor) -> Tensor:
@@ -258,17 +295,22 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
     map0 = start.detach().to(C)
     if not torch.isfinite(map0).all():
         raise InputError("start holds NaN or infinite values")
-    largest = float(torch.linalg.matrix_norm(map0, 2))
+    left, sizes, right = torch.linalg.svd(map0, full_matrices=False)
+    largest = float(sizes[0])
     if largest > 1 + ABOVE_ONE:
         raise InputError(
             f"start must have singular values of at most 1, as a product of orthonormal layers has, got {largest:.6g}; "
             f"divide it by {largest:.6g}, or take net(torch.eye({d})) of an orthogonal MLP"
         )
-    return map0 / largest if largest > 1 else map0
+    ones = sizes > 1 - _rounding(d, start.dtype)
+    return torch.matmul(left * torch.where(ones, 1.0, sizes), right) if ones.any() else map0
 
 
-def _checked_times(times: Sequence[float]) -> Array:
-    array = np.asarray(times, dtype=float)
+def _checked_times(times: ArrayLike) -> Array:
+    try:
+        array = np.asarray(times, dtype=float)
+    except (TypeError, ValueError):
+        array = np.empty(0)
     if (
         array.ndim != 1
         or len(array) == 0
@@ -276,5 +318,7 @@ def _checked_times(times: Sequence[float]) -> Array:
         or array[0] < 0
         or (np.diff(array) <= 0).any()
     ):
-        raise InputError(f"times must be finite, increasing and start at 0 or later, got {list(times)}")
+        raise InputError(
+            f"times must be finite, increasing and start at 0 or later, got {times!r}; pass a list such as [0, 0.5, 1]"
+        )
     return array

@@ -31,9 +31,9 @@ class FlowLaw:
         return self.beta + self.gamma
 
     def velocity(self, values: Any, q: Any) -> Any:
-        """The q' at q (d, z) for the eigenvalues (d, 1) of C; of numpy arrays as of tensors."""
-        drift = values * q
-        return -self.alpha * drift + self.gamma * (drift @ (q.T @ q)) + self.beta * (q @ (q.T @ drift))
+        """The q' at q (…, d, z) for the eigenvalues (…, d, 1) of C; of numpy arrays as of tensors."""
+        drift, transposed = values * q, q.swapaxes(-1, -2)
+        return -self.alpha * drift + self.gamma * (drift @ (transposed @ q)) + self.beta * (q @ (transposed @ drift))
 
 
 def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
@@ -135,7 +135,7 @@ def _log_odds(law: FlowLaw, potential: float) -> float:
 
 def _clock(law: FlowLaw, log_odds: Callable[[float], float], times: Array) -> Array:
     """τ at the given times: dτ/dt = α − γρ(τ)."""
-    if law.gamma == 0:
+    if law.gamma == 0 or times[-1] == 0:
         return law.alpha * times
     clock = solve_ivp(
         lambda _, tau: law.alpha - law.gamma * special.expit(log_odds(float(tau[0]))),

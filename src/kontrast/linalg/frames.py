@@ -65,10 +65,13 @@ def cayley_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> Ten
     left, right = torch.cat([gradient, frame], dim=1), torch.cat([frame, -gradient], dim=1)  # A = left right^T
     if 2 * Z < M:
         small = torch.eye(2 * Z, dtype=frame.dtype, device=frame.device) + half * right.mT @ left
-        return frame - learning_rate * left @ torch.linalg.solve(small, right.mT @ frame)
-    A = left @ right.mT
-    identity = torch.eye(M, dtype=frame.dtype, device=frame.device)
-    return torch.linalg.solve(identity + half * A, frame - half * A @ frame)
+        moved = frame - learning_rate * left @ torch.linalg.solve(small, right.mT @ frame)
+    else:
+        A = left @ right.mT
+        identity = torch.eye(M, dtype=frame.dtype, device=frame.device)
+        moved = torch.linalg.solve(identity + half * A, frame - half * A @ frame)
+    # Newton's step to the nearest frame, so that rounding never adds up.
+    return torch.sub(1.5 * moved, moved @ (moved.mT @ moved), alpha=0.5)
 
 
 def operator_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
@@ -79,7 +82,7 @@ def operator_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
 
 def frobenius_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
     """The matrix nearest to `matrix` whose Frobenius norm is at most `radius`."""
-    return matrix * (radius / matrix.norm().clamp(min=radius))
+    return torch.mul(matrix, radius / matrix.norm().clamp(min=radius))
 
 
 def orthonormality_error(frame: Tensor) -> float:

@@ -177,14 +177,14 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tens
         raise InputError(
             f"{name} must be a dense tensor of floating-point numbers; use torch.as_tensor({name}).double()"
         )
+    doubled = matrix.detach().double()
+    if not torch.isfinite(doubled).all():
+        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
     if not symmetrise:
         try:
             require_symmetric(matrix.detach(), name, n_sampled=len(matrix))
         except InputError as error:
             raise InputError(f"{error}, or symmetrise=True") from None
-    doubled = matrix.detach().double()
-    if not torch.isfinite(doubled).all():
-        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
     return (doubled + doubled.mT) / 2
 
 

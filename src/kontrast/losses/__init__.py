@@ -34,6 +34,7 @@ from kontrast.losses.named import (
     triplet,
     vicreg,
 )
+from kontrast.losses.scaled import scaled
 from kontrast.losses.value import LossValue
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "moco",
     "non_contrastive",
     "nt_xent",
+    "scaled",
     "similarity_from",
     "spectral_contrastive",
     "supcon",

@@ -1,7 +1,8 @@
 """Spectra: contrastive PCA at finite and infinite width, its whitened form, and whether a representation collapsed."""
 
 from kontrast.spectral.alternating import Alternation, alternating_pca
-from kontrast.spectral.collapse import effective_rank, relative_spread
+from kontrast.spectral.collapse import Collapse, effective_rank, kernel_collapse, linear_collapse, relative_spread
+from kontrast.spectral.constrained import ConstrainedOptimum, constrained_descent, constrained_optimum
 from kontrast.spectral.contrastive_pca import (
     PCASolution,
     contrastive_drift,
@@ -14,6 +15,7 @@ from kontrast.spectral.contrastive_pca import (
     row_difference,
     train_pca_network,
 )
+from kontrast.spectral.data_matrix import data_matrix, expected_data_matrix, pair_weights
 from kontrast.spectral.kernel_pca import (
     CosineKernel,
     GaussianKernel,
@@ -35,6 +37,8 @@ from kontrast.spectral.whitened import (
 
 __all__ = [
     "Alternation",
+    "Collapse",
+    "ConstrainedOptimum",
     "CosineKernel",
     "GaussianKernel",
     "Kernel",
@@ -45,16 +49,23 @@ __all__ = [
     "ViewMoments",
     "WhitenedSolution",
     "alternating_pca",
+    "constrained_descent",
+    "constrained_optimum",
     "contrastive_drift",
     "contrastive_matrix",
     "contrastive_pca",
+    "data_matrix",
     "effective_rank",
+    "expected_data_matrix",
     "hidden_features",
+    "kernel_collapse",
     "kernel_contrastive_pca",
+    "linear_collapse",
     "nystrom_features",
     "orthonormal_start",
     "pair_features",
     "pair_matrix",
+    "pair_weights",
     "pca_network",
     "relative_spread",
     "require_components",

@@ -1,0 +1,145 @@
+"""Paper B, Fig. 5: the equation in the place of training, and what a classifier makes of either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.svm import SVC
+
+from kontrast._types import Tensor
+from kontrast.claims.b.problems import noisy_pairs, orthogonal_net, start_of
+from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.registry import claim
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
+from kontrast.dynamics import deep_linear_descent, deep_linear_flow, train_deep_linear
+from kontrast.errors import InputError
+from kontrast.spectral import data_matrix
+
+Z = 2
+PER_CLASS = 200
+NEAR = 1e-3  # losses within this share of the least one are converged
+TIMED_STEPS = 20
+
+
+@claim(
+    "B.fig5",
+    source="Paper B, Fig. 5",
+    title="The equation is faster than training and classifies as well",
+    printed="A step of (11) does not depend on the width and is far shorter than a projected step of the network, "
+    "whose time grows with h; a linear SVM on either embedding is as accurate.",
+    recorded=Verdict.HOLDS,
+    cost=4,
+)
+def figure_5(setting: Setting) -> Evidence:
+    """Two classes of images: seconds a step, and the accuracy of both embeddings once both losses have converged."""
+    seeds = setting.seeds(quick=2, full=5, paper=3)
+    x, labels = _two_classes(setting)
+    factors = setting.pick(quick=(1.25, 2.5), full=(1.25, 5, 20), paper=(1.02, 3.06))  # MNIST: h = 800 and 2400
+    widths = [round(factor * x.shape[1]) for factor in factors]
+
+    def measure(width: int, seed: int) -> dict[str, object]:
+        C = data_matrix(noisy_pairs(x, seed)) / len(x)
+        eigenvalues = torch.linalg.eigvalsh(C)
+        least, fastest = float(eigenvalues[:Z].sum()), float(eigenvalues.abs().max())
+        rate, gap = 0.1 / fastest, float(eigenvalues[Z] - eigenvalues[Z - 1])
+        net = orthogonal_net(x.shape[1], width, Z, seed)
+        n_steps = int(np.ceil((8 - np.log(gap / fastest)) / (gap * rate)))
+        run = train_deep_linear(net, C, flow="polar", learning_rate=rate, n_steps=n_steps)
+        flow = deep_linear_flow(C, start_of(net), times=[rate * n_steps], flow="polar")
+        trained = x @ (flow.basis @ run.final_outputs)
+        return {
+            "loss_gap_trained": float(run.losses[-1]) / least - 1,
+            "loss_gap_flow": float(flow.losses[-1]) / least - 1,
+            "accuracy_trained": _accuracy(trained, labels, seed),
+            "accuracy_flow": _accuracy(flow.outputs(x)[-1], labels, seed),
+            "seconds_trained": _seconds(
+                lambda n: train_deep_linear(net, C, flow="polar", learning_rate=rate, n_steps=n)
+            ),
+            "seconds_flow": _seconds(lambda n: deep_linear_descent(C, start_of(net), learning_rate=rate, n_steps=n)),
+            "n_steps": n_steps,
+        }
+
+    data = sweep(widths, seeds, measure)
+    ratio = seed_mean(data.seconds_trained) / seed_mean(data.seconds_flow)
+    difference = np.abs(seed_mean(data.accuracy_trained) - seed_mean(data.accuracy_flow))
+    return evidence(
+        {
+            "largest_loss_gap": largest(
+                *(-data.loss_gap_trained.values.reshape(-1)), *(-data.loss_gap_flow.values.reshape(-1))
+            ),
+            "accuracy_trained": float(seed_mean(data.accuracy_trained)[-1]),
+            "accuracy_flow": float(seed_mean(data.accuracy_flow)[-1]),
+            "largest_accuracy_difference": largest(*difference),
+            "step_time_ratio_narrowest": float(ratio[0]),
+            "step_time_ratio_widest": float(ratio[-1]),
+        },
+        [
+            Criterion("largest_loss_gap", "both have converged, to 0.1 % of the least loss", high=NEAR),
+            Criterion("largest_accuracy_difference", "a linear SVM is as accurate on either", high=0.01),
+            Criterion("step_time_ratio_narrowest", "a step of (11) is shorter than one of the network", low=5),
+        ],
+        data=data,
+        panels=[
+            Panel(
+                "Seconds a step",
+                "width h",
+                "seconds",
+                (
+                    curve("projected descent", data.width, seed_mean(data.seconds_trained)),
+                    curve("(11)", data.width, seed_mean(data.seconds_flow)),
+                ),
+            ),
+            Panel(
+                "Linear SVM",
+                "width h",
+                "accuracy",
+                (
+                    curve("trained network", data.width, seed_mean(data.accuracy_trained)),
+                    curve("equation", data.width, seed_mean(data.accuracy_flow), "dashed"),
+                ),
+                y_log=False,
+            ),
+        ],
+        setting={"n_samples": len(x), "d": x.shape[1], "z": Z, "classes": sorted(set(labels.tolist()))},
+    )
+
+
+def _two_classes(setting: Setting) -> tuple[Tensor, Tensor]:
+    """Up to 200 images of each of the two classes whose means are nearest, as rows in float64."""
+    dataset = setting.dataset()
+    if dataset.y is None or len(torch.unique(dataset.y)) < 2:
+        raise InputError(f"this claim compares two classes, which {setting.data_names[0]!r} has no labels for")
+    x, labels = dataset.x.flatten(1).double(), torch.unique(dataset.y)
+    means = torch.stack([x[dataset.y == label].mean(0) for label in labels])
+    apart = torch.cdist(means, means).fill_diagonal_(torch.inf)
+    nearest = divmod(int(apart.argmin()), len(labels))
+    draw, rows = generator("two classes"), []
+    for label in sorted(nearest):
+        members = (dataset.y == labels[label]).nonzero().flatten()
+        rows.append(members[torch.randperm(len(members), generator=draw)[:PER_CLASS]])
+    chosen = torch.cat(rows)
+    return x[chosen], dataset.y[chosen]
+
+
+def _accuracy(embedding: Tensor, labels: Tensor, seed: int) -> float:
+    """Of a linear SVM trained on half of the samples, over the other half."""
+    order = torch.randperm(len(labels), generator=generator("svm", seed))
+    train, test = order[: len(order) // 2], order[len(order) // 2 :]
+    scale = embedding[train].std()
+    model = SVC(kernel="linear").fit((embedding[train] / scale).numpy(), labels[train].numpy())
+    return float(model.score((embedding[test] / scale).numpy(), labels[test].numpy()))
+
+
+def _seconds(train: Callable[[int], object]) -> float:
+    """Seconds a step: what `TIMED_STEPS` further steps cost, the least of three."""
+    spent = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        train(1)
+        between = time.perf_counter()
+        train(1 + TIMED_STEPS)
+        spent.append((time.perf_counter() - between - (between - begun)) / TIMED_STEPS)
+    return max(min(spent), 1e-9)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from kontrast._types import Tensor
+from kontrast.errors import InputError
+from kontrast.losses.value import LazyTerms, LossValue
+
+__all__ = ["scaled"]
+
+Loss = TypeVar("Loss", Tensor, LossValue)
+
+
+def scaled(loss: Loss, *weights: Tensor) -> Loss:
+    r"""Paper B, Prop. 3 (1): the loss over $\prod_l \lVert W_l \rVert_2^2$, which stands in for orthonormal weights.
+
+    For a loss that is quadratic in the outputs of a linear network, (1) or (12), it does not change when a weight is
+    rescaled, is bounded below, and its minimum keeps as many dimensions as the orthonormal one
+    (`spectral.constrained_optimum`). A drop-in for any network:
+
+    ```python
+    outputs = net(pairs.rows)
+    loss = scaled(contrastive_trace_loss(*pairs.split(outputs)), net[0].weight, net[2].weight)
+    loss.total.backward()
+    ```
+
+    Norms are operator norms and differentiable in the weights; the gradient $u_1 v_1^\top$ of one involves no gap
+    between singular values, so it is exact also where the largest two nearly meet, as they do at the minimum. Where
+    they are equal it is a subgradient. Weights are read to refuse zeros, for which a GPU is waited for.
+
+    Args:
+        loss: a scalar tensor, or a `LossValue`, whose terms are scaled too.
+        weights: matrices, at least one, none of them zero.
+    """
+    if not weights:
+        raise InputError("scaled(loss, *weights) was given no weights; pass each layer's matrix, net[0].weight, …")
+    for place, weight in enumerate(weights, start=1):
+        if weight.dim() != 2 or 0 in weight.shape or not weight.is_floating_point():
+            raise InputError(
+                f"weight {place} must be a floating-point matrix, got {weight.dtype} {tuple(weight.shape)}; leave "
+                "biases out, and flatten convolutions with weight.flatten(1)"
+            )
+    factor = torch.stack([_inverse_square_norm(weight, place) for place, weight in enumerate(weights, start=1)]).prod()
+    if isinstance(loss, LossValue):
+        terms = loss.terms
+        return LossValue(loss.total * factor, LazyTerms(lambda: {name: term * factor for name, term in terms.items()}))
+    return loss * factor
+
+
+def _inverse_square_norm(weight: Tensor, place: int) -> Tensor:
+    if not torch.isfinite(weight).all() or not weight.any():
+        raise InputError(
+            f"weight {place} is zero, NaN or infinite, and the loss cannot be divided by its norm; start from weights "
+            "that are not zero, and lower the learning rate if they overflow"
+        )
+    norm: Tensor = torch.linalg.matrix_norm(weight, ord=2)
+    return norm.pow(-2)

@@ -1,0 +1,79 @@
+"""Every claim of paper B is measured otherwise once the code it rests on is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from kontrast.claims.b import downstream, flows, limits
+from kontrast.dynamics import FlowLaw, deep_linear, flow_laws
+from kontrast.linalg import qr_retraction
+from tests.claims.breaks import Break, assert_noticed, scaled_rate, with_keyword
+
+
+def another_law(**other: float) -> Break:
+    """The equation with another coefficient."""
+    return lambda real: lambda *a, **k: dataclasses.replace(real(*a, **k), **other)
+
+
+def as_raw_qr(real: Any) -> Any:
+    """The QR factor of the raw step in the place of a step on the manifold."""
+    return {name: lambda W, G, *, learning_rate: qr_retraction(W - learning_rate * G) for name in real}
+
+
+def always_corrected(real: Any) -> Any:
+    """The equation (11) with its factor 2 where it was asked for without."""
+    return lambda *args, **options: real(*args, **{**options, "printed": False})
+
+
+def slowed(real: Any) -> Any:
+    """Every step of (11) a hundred times as long."""
+    return lambda C, start, *, n_steps, **options: [
+        real(C, start, n_steps=n_steps, **options) for _ in range(100 if n_steps > 1 else 1)
+    ]
+
+
+def rotated_on_the_way(real: Any) -> Any:
+    """A flow that does not end where it should: its first two rows are swapped."""
+
+    def wrapped(values: Any, q: Any, times: Any) -> Any:
+        out = real(values, q, times)
+        return torch.cat([out[:1, [-1, *range(1, out.shape[1] - 1), 0]], out[1:]])
+
+    return wrapped
+
+
+def without_the_clock(real: Any) -> Any:
+    """The exact solution for z = 1 with τ = αt."""
+    return lambda law, log_odds, times: law.alpha * times
+
+
+BROKEN: list[tuple[str, Any, str, Break]] = [
+    ("B.thm2", flow_laws.FlowLaw, "velocity", lambda real: lambda self, values, q: 1.01 * real(self, values, q)),
+    ("B.thm2", deep_linear, "STEPS", as_raw_qr),
+    ("B.thm2", flows, "deep_linear_descent", always_corrected),
+    ("B.fig3", flows, "deep_linear_descent", always_corrected),
+    ("B.fig3", flows, "train_deep_linear", scaled_rate(2)),
+    ("B.fig6", flows, "train_deep_linear", with_keyword(flow="grassmann")),
+    ("B.fig6", deep_linear, "flow_law", another_law(beta=2)),
+    ("B.thm3", flow_laws, "_clock", without_the_clock),
+    ("B.thm3", deep_linear, "flow_law", another_law(beta=3)),
+    ("B.conj2", limits, "LAW", lambda real: FlowLaw(beta=-2, gamma=2)),
+    ("B.conj2", limits, "_followed", rotated_on_the_way),
+    ("B.fig5", downstream, "train_deep_linear", scaled_rate(1e-3)),
+    ("B.fig5", downstream, "deep_linear_descent", slowed),
+]
+
+
+@pytest.mark.parametrize(
+    ("claim_id", "where", "name", "broken"),
+    BROKEN,
+    ids=[f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(BROKEN)],
+)
+def test_a_broken_implementation_changes_the_verdict(
+    claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_noticed(claim_id, where, name, broken, monkeypatch, n_seeds=1)
