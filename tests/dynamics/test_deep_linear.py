@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 
 from kontrast.dynamics import (
@@ -94,7 +94,7 @@ def linear_net(d: int = 6, width: int = 12, z: int = 2, *, depth: int = 1, seed:
 # The laws
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(**CASE, extra=integers(0, 3), scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_outputs_follow_the_flow_of_the_weights(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, extra: int, scale: float
@@ -107,6 +107,16 @@ def test_outputs_follow_the_flow_of_the_weights(
     flowed = deep_linear_flow(C, map_of(weights), times=times, flow=flow, depth=depth, method="dop853")
     expected = reference.weight_flow(weights, C.numpy(), times, flow)
     np.testing.assert_allclose(flowed.maps.numpy(), expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_every_depth_has_its_law(flow: str, depth: int) -> None:
+    C, weights, times = matrix(spectrum(4, "mixed", 3), 3), layers(4, 2, depth, 7, 3), [0.0, 0.3, 0.6]
+    flowed = deep_linear_flow(C, map_of(weights), times=times, flow=flow, depth=depth, method="dop853")
+    np.testing.assert_allclose(
+        flowed.maps.numpy(), reference.weight_flow(weights, C.numpy(), times, flow), rtol=0, atol=1e-8
+    )
 
 
 def test_the_laws_by_name() -> None:
@@ -124,7 +134,7 @@ def test_the_laws_by_name() -> None:
 # Exact solutions
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(**CASE, scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_exact_solutions_agree_with_the_equation(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, scale: float
@@ -150,6 +160,7 @@ def test_exact_solutions_agree_with_the_equation(
     tiny=sampled_from([0.0, 1e-100, 1e-20, 1e-9]),
     time=sampled_from([1e-9, 0.3, 20.0, 300.0]),
 )
+@example(seed=48289, z=2, kind="negative", missing=2, tiny=1e-100, time=300.0)  # columns as far apart as the rows
 def test_oja_with_hundreds_of_digits(seed: int, z: int, kind: str, missing: int, tiny: float, time: float) -> None:
     """Starts on which the fastest directions hardly appear, or not at all, at short and at long times, in parts."""
     values, start = spectrum(4, kind, seed), start_of(4, z, seed)
@@ -191,7 +202,7 @@ def test_singular_values_of_one_are_seen_through_rounding(flow: str, z: int, dty
     assert float(flowed.losses[-1]) >= z
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=integers(0, 2**16), flow=sampled_from(FLOWS), z=integers(1, 2), exponent=integers(1, 30))
 def test_tiny_starts_grow_exactly(seed: int, flow: str, z: int, exponent: int) -> None:
     """A start of size s reaches at time t what one of size 1e-3 reaches later by log(1e-3/s)/α|λ|: the law is linear
@@ -272,6 +283,15 @@ def test_one_number_is_a_logistic_curve() -> None:
 # Laws of the flow
 
 
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("z", [1, 2])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_only_the_product_of_data_and_time_matters(flow: str, z: int, scale: float) -> None:
+    C, start, times = matrix(spectrum(5, "mixed", 2), 2), start_of(5, z, 2), np.array([0.1, 1.0, 5.0])
+    one, two = (deep_linear_flow(C * s, start, times=times / s, flow=flow).q for s in (1.0, scale))
+    torch.testing.assert_close(projectors(two), projectors(one), rtol=0, atol=1e-9)
+
+
 @settings(max_examples=12)
 @given(**CASE, split=floats(0.01, 0.99))
 def test_to_one_time_and_on_is_to_the_sum(
@@ -315,7 +335,7 @@ def test_singular_values_stay_below_one_and_the_loss_never_rises(
     assert (flowed.losses.diff() <= 1e-9).all()
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -487,7 +507,7 @@ def test_layers_stay_orthonormal_and_the_net_is_not_changed(seed: int, flow: str
 def test_training_reaches_the_optimum_and_stops() -> None:
     net, C = linear_net(5, 8, 2), matrix(spectrum(5, "mixed", 1), 1)
     for flow in FLOWS:
-        run = train_deep_linear(net, C, flow=flow, learning_rate=0.1, n_steps=3000, tolerance=1e-5)
+        run = train_deep_linear(net, C, flow=flow, learning_rate=0.2, n_steps=3000, tolerance=1e-4)
         assert run.status is Status.CONVERGED
         best = reference.best_loss(spectrum(5, "mixed", 1).numpy(), 2)
         assert float(run.losses[-1]) == pytest.approx(best, abs=1e-6)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from kontrast.data import GaussianNoise, Pairs, make_pairs
 from kontrast.dynamics import Problem, Status, contrastive_problem, gradient_descent
 from kontrast.errors import InputError
-from kontrast.linalg import orthonormality_error
+from kontrast.linalg import frobenius_ball, grassmann_step, orthonormality_error, polar_retraction, polar_step
 from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear, contrastive_trace_loss
 from kontrast.nets import MLP, parameters_of, pure_function
 from tests.cases import DTYPES, TOLERANCE, generator, randn
@@ -204,6 +205,62 @@ def test_grassmannian_layer_stays_orthonormal_while_the_loss_falls(seed: int, ac
     assert run.losses[-1] < run.losses[0]
 
 
+def half_ball(parameter: torch.Tensor, gradient: torch.Tensor, /, *, learning_rate: float) -> torch.Tensor:
+    return frobenius_ball(parameter - learning_rate * gradient, 0.5)
+
+
+@given(seed=integers(0, 2**16), rate=floats(0.01, 0.5))
+def test_a_step_of_its_own_stands_in_the_place_of_the_plain_one(seed: int, rate: float) -> None:
+    """θ − η∇L for the parameters without one, the step at that parameter's own rate for the others."""
+    net, problem = MLP(4, 8, 3, generator=generator(seed), dtype=torch.float64), cosine_problem(seed=seed)
+    f, start = pure_function(net), parameters_of(net)
+    rates = {"hidden.0": 0.1, "output": rate}
+    plain = gradient_descent(f, start, problem, learning_rate=rates, n_steps=1).final_parameters
+    run = gradient_descent(f, start, problem, learning_rate=rates, n_steps=1, steps={"output": half_ball})
+    torch.testing.assert_close(run.final_parameters["hidden.0"], plain["hidden.0"])
+    torch.testing.assert_close(run.final_parameters["output"], frobenius_ball(plain["output"], 0.5))
+    assert torch.equal(start["output"], parameters_of(net)["output"])
+
+
+def test_a_step_of_its_own_replaces_the_grassmannian_one() -> None:
+    net = MLP(4, 12, 3, parametrization="orthogonal", dtype=torch.float64)
+    f, start = pure_function(net), parameters_of(net)
+    problem = contrastive_problem(pairs_of(), contrastive_trace_loss)
+    options = {"learning_rate": 0.05, "n_steps": 1, "orthonormal": ["output"]}
+    polar = gradient_descent(f, start, problem, steps={"output": polar_step}, **options).final_parameters["output"]
+    plain = gradient_descent(f, start, problem, **{**options, "orthonormal": ()}).final_parameters["output"]
+    torch.testing.assert_close(polar, polar_retraction(plain))
+    default = gradient_descent(f, start, problem, **options).final_parameters["output"]
+    named = gradient_descent(f, start, problem, steps={"output": grassmann_step}, **options).final_parameters["output"]
+    assert torch.equal(default, named)
+    assert not torch.allclose(default, polar)
+
+
+def test_a_rate_of_zero_freezes_a_parameter_with_a_step_of_its_own() -> None:
+    net, problem = MLP(4, 8, 3, dtype=torch.float64), cosine_problem()
+    start, rates = parameters_of(net), {"hidden.0": 0.1, "output": 0.0}
+    run = gradient_descent(
+        pure_function(net), start, problem, learning_rate=rates, n_steps=3, steps={"output": half_ball}
+    )
+    assert torch.equal(run.final_parameters["output"], start["output"])
+
+
+def test_tolerance_measures_the_step_and_not_the_gradient() -> None:
+    """At the optimum on the ball the gradient does not vanish; the step does."""
+    target = randn(6, 3, seed=4)
+    problem = Problem(torch.eye(6, dtype=torch.float64), lambda f: (f - target).pow(2).sum() / 2, size=6)
+
+    def linear(parameters: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return x @ parameters["W"]
+
+    start = {"W": torch.zeros(6, 3, dtype=torch.float64)}
+    options = {"learning_rate": 0.3, "n_steps": 500, "tolerance": 1e-8, "steps": {"W": half_ball}}
+    run = gradient_descent(linear, start, problem, **options)
+    assert run.status is Status.CONVERGED
+    torch.testing.assert_close(run.final_parameters["W"], frobenius_ball(target, 0.5), rtol=0, atol=1e-7)
+    assert float((run.final_parameters["W"] - target).norm()) > 1
+
+
 def test_weights_of_all_pairs_reach_the_loss() -> None:
     pairs = pairs_of(negatives="all")
     problem = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear()))
@@ -224,6 +281,7 @@ BAD = [
     ({"batch_size": 3}, "pass generator="),
     ({"orthonormal": ["W"]}, "no parameter is called 'W'"),
     ({"orthonormal": ["output"]}, "must start with orthonormal columns"),
+    ({"steps": {"W": grassmann_step}}, r"no parameter is called 'W'; the parameters are \['output', 'hidden.0'\]"),
 ]
 
 

@@ -18,7 +18,6 @@ With γ = 0, and for z = 1 in all three, the equation has an exact solution.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -30,7 +29,16 @@ from scipy.integrate import solve_ivp
 
 from kontrast._types import Tensor
 from kontrast.dynamics.descent import Step, gradient_descent
-from kontrast.dynamics.flow_laws import Array, Flow, FlowLaw, flow_law, oja_solution, one_output_solution
+from kontrast.dynamics.flow_laws import (
+    Array,
+    Flow,
+    FlowLaw,
+    flow_law,
+    oja_solution,
+    one_output_solution,
+    remainder,
+    rounding,
+)
 from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
 from kontrast.errors import ConvergenceError, InputError, require_positive, require_whole
@@ -222,23 +230,27 @@ def train_deep_linear(
 
 
 class _OutputDescent:
-    """(11): q itself descends."""
+    """(11): q itself descends, in as few products as there can be, as each costs more to start than to do."""
 
     def __init__(self, law: FlowLaw, eigenvalues: Tensor, q: Tensor, learning_rate: float) -> None:
         self.law, self.eigenvalues, self.q, self.rate = law, eigenvalues, q.clone(), learning_rate
+        self.plain = learning_rate * law.alpha * torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
 
     @property
     def state(self) -> list[Tensor]:
         return [self.q]
 
     def loss(self) -> Tensor:
-        return (self.eigenvalues * self.q.square()).sum()
+        self.drift = self.eigenvalues * self.q
+        self.inner = self.q.mT @ self.drift  # q^T Λq
+        return self.inner.trace()
 
     def gradient_norm(self) -> float:
         return float(self.law.velocity(self.eigenvalues, self.q).norm())
 
     def update(self) -> None:
-        self.q.add_(self.law.velocity(self.eigenvalues, self.q), alpha=self.rate)
+        inside = torch.addmm(self.plain, self.q.mT, self.q, alpha=-self.rate * self.law.gamma)  # η(αI − γq^T q)
+        self.q.addmm_(self.q, self.inner, alpha=self.rate * self.law.beta).addmm_(self.drift, inside, alpha=-1)
 
     def snapshot(self, step: int) -> Snapshot:
         return Snapshot(step, self.q, {})
@@ -264,7 +276,7 @@ def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance:
         speed[d:] += law.gamma * (r @ M)
         return speed.reshape(-1)
 
-    start = np.concatenate([q0, _remainder(q0)])
+    start = np.concatenate([q0, remainder(q0)])
     # A row's velocity is linear in the row itself: one that starts tiny and grows needs an error of its own size.
     sizes = np.linalg.norm(start, axis=1).clip(min=np.finfo(float).tiny)
     error = np.repeat(1e-3 * tolerance * sizes, z)
@@ -272,18 +284,6 @@ def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance:
     if not flow.success or not np.isfinite(flow.y).all():
         raise ConvergenceError(f"the flow could not be followed to the last time: {flow.message}")
     return np.asarray(flow.y.T).reshape(len(times), -1, z)[:, :d]
-
-
-def _remainder(q0: Array) -> Array:
-    """An r with r^T r = I − q^T q: a row for every singular value below 1, none for those within rounding of 1."""
-    _, sizes, right = np.linalg.svd(q0, full_matrices=False)
-    below = sizes < 1 - _rounding(len(q0), torch.float64)
-    return np.asarray(np.sqrt((1 - sizes[below]) * (1 + sizes[below]))[:, None] * right[below])
-
-
-def _rounding(d: int, dtype: torch.dtype) -> float:
-    """By how much rounding may move a singular value 1 of a map with d rows."""
-    return 8 * math.sqrt(d) * torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
 
 
 def _checked_start(start: Tensor, C: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
             f"start must have singular values of at most 1, as a product of orthonormal layers has, got {largest:.6g}; "
             f"divide it by {largest:.6g}, or take net(torch.eye({d})) of an orthogonal MLP"
         )
-    ones = sizes > 1 - _rounding(d, start.dtype)
+    ones = sizes > 1 - rounding(d, start.dtype)
     return torch.matmul(left * torch.where(ones, 1.0, sizes), right) if ones.any() else map0
 
 

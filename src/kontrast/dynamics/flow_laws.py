@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from scipy import linalg, special
 from scipy.integrate import solve_ivp
 
@@ -52,37 +53,50 @@ def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
 def oja_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
     r"""Oja's flow q' = −c(I − qq^T)Λq at all times: $q q^\top = E q_0 [I + q_0^\top(E^2 - I)q_0]^{-1} q_0^\top E$.
 
-    With z more rows $r$, $r^\top r = I - q^\top q$, of eigenvalue 0 below it q is a frame, and its span is moved by
+    With more rows $r$, $r^\top r = I - q^\top q$, of eigenvalue 0 below it q is a frame, and its span is moved by
     $E = e^{-c\Lambda t}$ alone. So q is the upper part of the orthonormal factor of $E [q_0; r_0]$. The rows differ by
     hundreds of orders of magnitude: Householder QR with the largest rows first and with pivoting is exact to rounding
-    row by row (Cox & Higham 1998), and long times are split where the smallest would underflow.
+    row by row (Cox & Higham 1998), and long times are split where the smallest would underflow. The columns differ as
+    much, so that the rotation which makes the factor the nearest one, U V^T, is kept beside it.
     """
-    z = q0.shape[1]
-    squares, u = np.linalg.eigh(np.eye(z) - q0.T @ q0)
-    rest = (u * np.sqrt(squares.clip(min=0))) @ u.T
-    all_values = np.concatenate([values, np.zeros(z)])
-    order = np.argsort(all_values, kind="stable")
-    exponents = -law.beta * (all_values[order] - all_values[order[0]])  # of growth against the fastest
-    frame = np.concatenate([q0, rest])[order]
-    rows, now, result = np.argsort(order)[: len(values)], 0.0, np.empty((len(times), *q0.shape))
-    longest = LONGEST / max(-exponents[-1], np.finfo(float).tiny)
+    rest = remainder(q0)
+    all_values = np.concatenate([values, np.zeros(len(rest))])
+    exponents = -law.beta * (all_values - all_values.min())  # of growth against the fastest
+    frame = np.concatenate([q0, rest])
+    turn, now, result = np.eye(q0.shape[1]), 0.0, np.empty((len(times), *q0.shape))
+    longest = LONGEST / max(float(-exponents.min()), 1e-300)
     for k, time in enumerate(times):
         while now < time:
             step = min(longest, time - now)
-            moved = _polar_factor(np.exp(step * exponents)[:, None] * frame)
+            moved, further = _orthonormal_factor(np.exp(step * exponents)[:, None] * frame)
             now = time if step == time - now or np.array_equal(moved, frame) else now + step
-            frame = moved
-        result[k] = frame[rows]
+            frame, turn = moved, further @ turn
+        result[k] = frame[: len(values)] @ turn
     return result
 
 
-def _polar_factor(rows: Array) -> Array:
-    """The frame U V^T of a matrix whose rows come largest first."""
-    Q, R, pivots = linalg.qr(rows, mode="economic", pivoting=True, check_finite=False)
-    triangle = np.empty_like(R)
-    triangle[:, pivots] = R
+def remainder(q0: Array) -> Array:
+    """An r with r^T r = I − q^T q: a row for every singular value below 1, none for those within rounding of 1."""
+    _, sizes, right = np.linalg.svd(q0, full_matrices=False)
+    below = sizes < 1 - rounding(len(q0), torch.float64)
+    return np.asarray(np.sqrt((1 - sizes[below]) * (1 + sizes[below]))[:, None] * right[below])
+
+
+def rounding(d: int, dtype: torch.dtype) -> float:
+    """By how much rounding may move a singular value 1 of a map with d rows."""
+    return 8 * math.sqrt(d) * torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
+
+
+def _orthonormal_factor(matrix: Array) -> tuple[Array, Array]:
+    """Q, exact to rounding row by row, so that a row of zeros stays one, and the T of the nearest frame Q T."""
+    order = np.argsort(-np.abs(matrix).max(axis=1), kind="stable")
+    Q, R, pivots = linalg.qr(matrix[order], mode="economic", pivoting=True, check_finite=False)
+    signs = np.where(R.diagonal() < 0, -1.0, 1.0)
+    triangle, frame = np.empty_like(R), np.empty_like(matrix)
+    triangle[:, pivots] = signs[:, None] * R
+    frame[order] = Q * signs
     left, _, right = np.linalg.svd(triangle)
-    return np.asarray(Q @ (left @ right))
+    return frame, left @ right
 
 
 def one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
@@ -91,28 +105,33 @@ def one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) ->
     q = w √(ρ/N) with w = e^{−Λτ}q_0, N = |w|² and ρ = |q|². As functions of N, ρ^α/(1 − ρ)^β goes as N^α, and time runs
     as dτ/dt = α − γρ. For (8) that is ρ = (−κ + √(κ² + 4κ))/2 with κ = ρ_0²/(1 − ρ_0)·(N/N_0)².
     """
-    size = float(q0 @ q0)
-    if size == 0:
-        return np.zeros((len(times), len(q0), 1))
     nonzero = q0 != 0
-    logs = 2 * np.log(np.abs(q0[nonzero]))
+    if not nonzero.any():
+        return np.zeros((len(times), len(q0), 1))
+    logs, least = 2 * np.log(np.abs(q0[nonzero])), float(values[nonzero].min())
+
+    def log_parts(tau: float) -> Array:
+        """The log of w², up to −2λτ of the least λ, beside which long times would drown the differences."""
+        return np.asarray(logs - 2 * (values[nonzero] - least) * tau)
 
     def log_N(tau: float) -> float:
-        return float(special.logsumexp(logs - 2 * values[nonzero] * tau))
+        return float(special.logsumexp(log_parts(tau))) - 2 * least * tau
 
-    on_the_sphere = size >= 1 - 4 * np.finfo(float).eps  # |q| = 1 stays
-    start = math.inf if on_the_sphere else _potential(law, float(special.logit(size)))
+    size, log_size = float(q0 @ q0), log_N(0)  # the first underflows for tiny starts
+    on_the_sphere = size >= 1 - 2 * rounding(len(q0), torch.float64)  # |q| = 1 stays
+    start = math.inf if on_the_sphere else _potential(law, log_size - math.log1p(-size))
 
     def log_odds(tau: float) -> float:
         """log(ρ/(1 − ρ))."""
-        return math.inf if on_the_sphere else _log_odds(law, start + law.alpha * (log_N(tau) - math.log(size)))
+        return math.inf if on_the_sphere else _log_odds(law, start + law.alpha * (log_N(tau) - log_size))
 
     clock = _clock(law, log_odds, times)
     q = np.zeros((len(times), len(q0), 1))
     for k, tau in enumerate(clock):
         log_rho = float(special.log_expit(log_odds(tau)))
         q[k, :, 0] = np.sign(q0)
-        q[k, nonzero, 0] *= np.exp(logs / 2 - values[nonzero] * tau + (log_rho - log_N(tau)) / 2)
+        parts = log_parts(tau)
+        q[k, nonzero, 0] *= np.exp((parts - special.logsumexp(parts) + log_rho) / 2)
     return q
 
 

@@ -13,6 +13,7 @@ from kontrast.nets.feature_maps import (
 )
 from kontrast.nets.functional import Linearized, Parameters, PureFunction, parameters_of, pure_function
 from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape, hidden_activations
+from kontrast.nets.nonlinearity import NonlinearGap, nonlinear_gap, output_gap, unit_slope
 
 __all__ = [
     "ACTIVATIONS",
@@ -25,6 +26,7 @@ __all__ = [
     "HessianNorms",
     "Linearized",
     "NetworkFeatures",
+    "NonlinearGap",
     "Parameters",
     "PatchFeatures",
     "PureFunction",
@@ -36,7 +38,10 @@ __all__ = [
     "hidden_activations",
     "leaky_relu",
     "median_distance",
+    "nonlinear_gap",
+    "output_gap",
     "parameters_of",
     "pure_function",
     "two_layer_hessian_norm",
+    "unit_slope",
 ]

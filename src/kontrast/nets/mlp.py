@@ -96,7 +96,7 @@ class MLP(nn.Module):
         if parameters is None:
             return [V.detach() for V in self.hidden], self.output.detach()
         names = [*(f"hidden.{i}" for i in range(self.depth)), "output"]
-        if parameters.keys() < set(names):
+        if not set(names) <= parameters.keys():
             raise InputError(f"the net's parameters are {names}, got {list(parameters)}")
         *hidden, output = (parameters[name] for name in names)
         return hidden, output

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from scipy.integrate import solve_ivp
 
 from kontrast._types import Tensor
 from kontrast.claims.setting import generator
-from kontrast.data import Pairs, draw_negatives
+from kontrast.data import Pairs, draw_negatives, half_moons
 from kontrast.linalg import random_frame
 from kontrast.nets import MLP
 from kontrast.spectral import data_matrix
@@ -16,15 +19,9 @@ from kontrast.spectral import data_matrix
 NOISE = 0.1  # the standard deviation of x^+ − x, and of the moons' third coordinate
 
 
-def half_moons(n: int, seed: int) -> Tensor:
-    """Paper B's Fig. 1a: two interleaving half circles in the plane and a little noise in the third direction."""
-    draw = generator("half moons", seed)
-    angle = math.pi * torch.rand(n, generator=draw, dtype=torch.float64)
-    upper = (torch.arange(n) < n // 2)[:, None]
-    circle = torch.stack([angle.cos(), angle.sin()], dim=1)
-    plane = torch.where(upper, circle, torch.tensor([1.0, 0.5], dtype=torch.float64) - circle)
-    third = NOISE * torch.randn(n, 1, generator=draw, dtype=torch.float64)
-    return torch.cat([plane, third], dim=1)
+def moons(n: int, seed: int) -> Tensor:
+    """Paper B's Fig. 1a as rows (n, 3)."""
+    return half_moons(n, generator=generator("half moons", seed), third_std=NOISE, dtype=torch.float64).rows
 
 
 def noisy_pairs(x: Tensor, seed: int, *, noise: float = NOISE) -> Pairs:
@@ -37,7 +34,7 @@ def noisy_pairs(x: Tensor, seed: int, *, noise: float = NOISE) -> Pairs:
 
 def moon_matrix(n: int, seed: int) -> Tensor:
     """C of (5) for half moons, over the number of anchors, so that the time scale does not depend on it."""
-    return data_matrix(noisy_pairs(half_moons(n, seed), seed)) / n
+    return data_matrix(noisy_pairs(moons(n, seed), seed)) / n
 
 
 def matrix_with(eigenvalues: Tensor, seed: int) -> Tensor:
@@ -77,3 +74,34 @@ def start_of(net: MLP) -> Tensor:
     with torch.no_grad():
         start: Tensor = net(torch.eye(net.d_in, dtype=net.output.dtype, device=net.output.device))
     return start
+
+
+def without_negatives(pairs: Pairs) -> Pairs:
+    """The same anchors and positives, for the non-contrastive loss (12)."""
+    return dataclasses.replace(pairs, negative=pairs.negative[:, :0])
+
+
+def output_velocity(K: Tensor, pairs: Pairs) -> Callable[[Tensor], Tensor]:
+    """Prop. 1 as printed: u' over the pool, from the outputs U (m, z) there and the kernel K (m, m), term by term."""
+    anchor, positive = pairs.anchor, pairs.positive[:, 0]
+    towards = K[:, positive]
+    if pairs.n_negatives:
+        negative = pairs.negative[:, 0]
+        towards = towards - K[:, negative]
+
+    def velocity(U: Tensor) -> Tensor:
+        pull = U[positive] - U[negative] if pairs.n_negatives else U[positive]
+        return K[:, anchor] @ pull + towards @ U[anchor]
+
+    return velocity
+
+
+def runge_kutta(velocity: Callable[[Tensor], Tensor], start: Tensor, times: Sequence[float]) -> Tensor:
+    """The states (T, …) at `times`, from 0 on, of an equation that knows nothing of its solution, by DOP853."""
+
+    def flat(_: float, state: np.ndarray) -> np.ndarray:
+        return np.asarray(velocity(torch.from_numpy(state).view(start.shape)).reshape(-1))
+
+    first = np.asarray(start.reshape(-1))
+    run = solve_ivp(flat, (0, times[-1]), first, "DOP853", times, rtol=1e-9, atol=1e-12)
+    return torch.from_numpy(run.y.T.copy()).view(len(times), *start.shape)
