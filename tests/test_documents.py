@@ -43,6 +43,29 @@ def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
     assert (tmp_path / "kernel.npy").is_file()
 
 
+def test_the_examples_of_dynamics_run_as_they_stand(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/dynamics.md").read_text(), flags=re.S)
+    assert len(programs) == 3
+    shown = []
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(program)
+        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    equation, trained = re.findall(r"(-\d+\.\d+)", shown[0])[3:5]
+    assert float(equation) == pytest.approx(float(trained), abs=2e-3)
+    assert "1.0000]" not in shown[0] and "1.0000, 1.0000]" in shown[1]
+
+
+def test_deep_linear_ssl(tmp_path: Path) -> None:
+    """A network in training and its foretelling agree; see the two columns that the example prints."""
+    _, *rows = (line.split() for line in run(ROOT / "examples/deep_linear_ssl.py", cwd=tmp_path).splitlines())
+    assert len(rows) == 6
+    for _, loss, trained, difference, _ in rows[:-1]:
+        assert float(loss) == pytest.approx(float(trained), abs=0.05)
+        assert float(difference) < 0.1
+    accuracies = [float(row[-1]) for row in rows]
+    assert accuracies[-1] > accuracies[0] + 0.2
+
+
 def test_kernel_regression(tmp_path: Path) -> None:
     lines = run(ROOT / "examples/kernel_regression.py", cwd=tmp_path).splitlines()
     linear, *kernels = (float(line.split()[-1]) for line in lines)
@@ -56,7 +79,7 @@ def indented(program: str) -> str:
 
 def test_the_readme_example_is_five_lines() -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert len(programs) == 2
+    assert len(programs) == 3
     assert len([line for line in programs[-1].splitlines() if line.strip()]) == 5
 
 

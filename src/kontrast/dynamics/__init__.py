@@ -3,6 +3,7 @@
 from kontrast.dynamics.closed_form import dot_product_descent, dot_product_flow
 from kontrast.dynamics.deep_linear import (
     DeepLinearFlow,
+    Method,
     deep_linear_descent,
     deep_linear_flow,
     train_deep_linear,
@@ -17,6 +18,7 @@ __all__ = [
     "DeepLinearFlow",
     "Flow",
     "FlowLaw",
+    "Method",
     "Problem",
     "Recorder",
     "Snapshot",

@@ -107,8 +107,9 @@ def deep_linear_flow(
         times: increasing, from 0 on; time is learning rate × steps.
         flow: which descent the network takes, see `flow_law`.
         depth: its number of hidden layers; "grassmann" does not depend on it.
-        method: "exact" where there is an exact solution ("oja", up to a rotation of the outputs; and z = 1, up to one
-            quadrature), "dop853" integrates; "auto" is the first where it can be.
+        method: "dop853" integrates; "exact" takes the exact solution where there is one (z = 1, up to one quadrature;
+            "oja", up to a rotation of the outputs); "auto" is "exact" for z = 1 and "dop853" for z > 1, always the
+            outputs themselves.
         tolerance: relative, of the integration.
         symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
     """
@@ -121,16 +122,13 @@ def deep_linear_flow(
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     z = map0.shape[1]
-    solvable = z == 1 or law.gamma == 0
-    if method == "exact" and not solvable:
-        raise InputError(
-            f"no exact solution of the {flow!r} flow is known for z = {z} > 1; use method='dop853' or 'oja'"
-        )
+    if method == "exact" and z > 1 and law.gamma != 0:
+        raise InputError(f"no exact solution of the {flow!r} flow is known for z = {z}; use method='dop853'")
     eigenvalues, basis = torch.linalg.eigh(C)
     q0 = (basis.mT @ map0).cpu().numpy()
     scale = float(eigenvalues.abs().max()) or 1.0  # only Λt matters; the solvers' tolerances are for |Λ| = 1
     values, clock = eigenvalues.cpu().numpy() / scale, times_ * scale
-    if method == "dop853" or not solvable:
+    if method == "dop853" or (method == "auto" and z > 1):
         q = _integrated(law, values, q0, clock, tolerance)
     else:
         q = one_output_solution(law, values, q0[:, 0], clock) if z == 1 else oja_solution(law, values, q0, clock)
@@ -197,7 +195,7 @@ def train_deep_linear(
         tolerance: stop once a step's length over η is below it.
         symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
     """
-    C = as_symmetric(C, "C", symmetrise=symmetrise)
+    C = as_symmetric(C, "C", symmetrise=symmetrise).to(net.output.device)
     flow_law(flow)  # refuses an unknown one
     if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != len(C):
         raise InputError(
@@ -250,7 +248,8 @@ class _OutputDescent:
 
     def update(self) -> None:
         inside = torch.addmm(self.plain, self.q.mT, self.q, alpha=-self.rate * self.law.gamma)  # η(αI − γq^T q)
-        self.q.addmm_(self.q, self.inner, alpha=self.rate * self.law.beta).addmm_(self.drift, inside, alpha=-1)
+        turned = torch.addmm(self.q, self.q, self.inner, alpha=self.rate * self.law.beta)  # not in place: q is a factor
+        torch.addmm(turned, self.drift, inside, alpha=-1, out=self.q)
 
     def snapshot(self, step: int) -> Snapshot:
         return Snapshot(step, self.q, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError
+from kontrast.errors import InputError, require_positive
 
 
 def random_frame(
@@ -76,12 +76,14 @@ def cayley_step(frame: Tensor, gradient: Tensor, *, learning_rate: float) -> Ten
 
 def operator_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
     """The matrix nearest to `matrix` whose singular values are at most `radius`."""
+    require_positive(radius=radius)
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     return torch.matmul(u * s.clamp(max=radius), vh)
 
 
 def frobenius_ball(matrix: Tensor, radius: float = 1.0) -> Tensor:
     """The matrix nearest to `matrix` whose Frobenius norm is at most `radius`."""
+    require_positive(radius=radius)
     return torch.mul(matrix, radius / matrix.norm().clamp(min=radius))
 
 
