@@ -122,5 +122,5 @@ def test_bad_descents_are_refused(kernel: torch.Tensor, rate: float, message: st
 
 @pytest.mark.parametrize("times", [[2.0, 1.0], [], [-1.0, 1.0]])
 def test_bad_times_are_refused(times: list[float]) -> None:
-    with pytest.raises(InputError, match="must be increasing"):
+    with pytest.raises(InputError, match="must be finite, increasing"):
         fixed_kernel_flow(torch.eye(2), torch.ones(2, 1), torch.sum, times=times)

@@ -12,6 +12,7 @@ from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
 from kontrast.dynamics.flow_laws import Flow, FlowLaw, flow_law
 from kontrast.dynamics.problem import Problem, contrastive_problem
+from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory, distance_from
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "fixed_kernel_flow",
     "flow_law",
     "gradient_descent",
+    "increasing_times",
     "train_deep_linear",
 ]

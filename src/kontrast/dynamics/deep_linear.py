@@ -40,6 +40,7 @@ from kontrast.dynamics.flow_laws import (
     rounding,
 )
 from kontrast.dynamics.problem import Problem
+from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
 from kontrast.errors import ConvergenceError, InputError, require_positive, require_whole
 from kontrast.linalg import as_symmetric, cayley_step, grassmann_step, polar_step
@@ -115,7 +116,7 @@ def deep_linear_flow(
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrise=symmetrise)
     map0 = _checked_start(start, C)
-    times_ = _checked_times(times)
+    times_ = increasing_times(times)
     require_positive(tolerance=tolerance)
     if tolerance < FINEST:
         raise InputError(f"tolerance must be at least {FINEST:g}, what float64 can hold, got {tolerance:g}; raise it")
@@ -303,21 +304,3 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
         )
     ones = sizes > 1 - rounding(d, start.dtype)
     return torch.matmul(left * torch.where(ones, 1.0, sizes), right) if ones.any() else map0
-
-
-def _checked_times(times: ArrayLike) -> Array:
-    try:
-        array = np.asarray(times, dtype=float)
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    if (
-        array.ndim != 1
-        or len(array) == 0
-        or not np.isfinite(array).all()
-        or array[0] < 0
-        or (np.diff(array) <= 0).any()
-    ):
-        raise InputError(
-            f"times must be finite, increasing and start at 0 or later, got {times!r}; pass a list such as [0, 0.5, 1]"
-        )
-    return array

@@ -14,6 +14,7 @@ from scipy.integrate import solve_ivp
 
 from kontrast._types import Tensor
 from kontrast.dynamics.problem import Objective
+from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
 from kontrast.errors import InputError, KontrastError, require_positive
 
@@ -51,9 +52,7 @@ def fixed_kernel_flow(
 
     Raises `KontrastError` where the flow blows up before the last time, as a dot-product loss does in finite time.
     """
-    times_ = np.asarray(times, dtype=float)
-    if times_.ndim != 1 or len(times_) == 0 or times_[0] < 0 or (np.diff(times_) <= 0).any():
-        raise InputError(f"times must be increasing and start at 0 or later, got {list(times)}")
+    times_ = increasing_times(times)
     start = outputs.detach().double()
     product = _product(kernel.double() if isinstance(kernel, Tensor) else kernel, start)
 

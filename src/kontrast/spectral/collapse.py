@@ -11,12 +11,13 @@ its outputs are known at any time, `linear_collapse` and `kernel_collapse`, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from numpy.typing import ArrayLike
 
 from kontrast._types import Tensor
+from kontrast.dynamics import increasing_times
 from kontrast.errors import InputError
 from kontrast.linalg import as_symmetric, require_symmetric
 
@@ -92,7 +93,7 @@ def linear_collapse(
     C: Tensor,
     weights: Tensor,
     *,
-    times: Sequence[float] | Tensor,
+    times: ArrayLike,
     projector: Tensor | None = None,
     symmetrise: bool = False,
 ) -> Collapse:
@@ -112,13 +113,13 @@ def linear_collapse(
         projector: A, (r, z).
         symmetrise: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
     """
-    moments = _checked_times(times)
     matrix = as_symmetric(C, "C", symmetrise=symmetrise)
-    G = _checked_start(weights, "weights", columns=len(matrix))
+    moments = torch.from_numpy(increasing_times(times)).to(matrix.device)
+    G = _checked_start(weights, "weights", columns=len(matrix)).to(matrix.device)
     eigenvalues, Q = torch.linalg.eigh(matrix)
     speeds, P = torch.ones(len(G), dtype=torch.float64, device=G.device), None
     if projector is not None:
-        A = _checked_start(projector, "projector", columns=len(G))
+        A = _checked_start(projector, "projector", columns=len(G)).to(matrix.device)
         speeds, P = _projector_modes(A)
         G = P.mT @ (A @ G)
     modes = G @ Q  # (r, d)
@@ -131,7 +132,7 @@ def linear_collapse(
     return _collapse(moments, values, shift, eigenvalues, _projected_rate(speeds, eigenvalues))
 
 
-def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: Sequence[float] | Tensor) -> Collapse:
+def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) -> Collapse:
     r"""A kernel model's outputs over its m points under Tr(U^T S U): $U(t) = e^{-2KSt} U_0$ (paper B, Prop. 1).
 
     KS is not symmetric, and not even diagonalisable where K is singular. With K = LL^T and the symmetric
@@ -148,7 +149,7 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: Sequence[fl
         outputs: U₀, (m, z).
         times: not negative, increasing.
     """
-    moments = _checked_times(times)
+    moments = torch.from_numpy(increasing_times(times)).to(K.device)
     kernel, weights = _symmetric(K, "K"), _symmetric(S if S.layout == torch.strided else S.to_dense(), "S")
     U = _checked_start(outputs, "outputs", rows=len(kernel))
     if len(weights) != len(kernel):
@@ -204,15 +205,6 @@ def _root(K: Tensor, U: Tensor, eps: float) -> tuple[Tensor, int]:
     left_over = (vectors[:, ~kept].mT @ U).norm()
     outside = int((~kept).sum()) if float(left_over) > math.sqrt(eps) * float(U.norm()) else 0
     return vectors[:, kept] * values[kept].sqrt(), outside
-
-
-def _checked_times(times: Sequence[float] | Tensor) -> Tensor:
-    moments = torch.as_tensor(times, dtype=torch.float64).detach()
-    if moments.ndim != 1 or len(moments) == 0 or not torch.isfinite(moments).all():
-        raise InputError(f"times must be a list of finite numbers, at least one, got {times}")
-    if float(moments[0]) < 0 or (moments.diff() <= 0).any():
-        raise InputError(f"times must not be negative and must increase, got {moments.tolist()}; sort them")
-    return moments
 
 
 def _symmetric(matrix: Tensor, name: str) -> Tensor:
