@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rich.cells import cell_len
 
 from kontrast import cli, estimators, report
 from kontrast.data import half_moons, load, writing
-from kontrast.estimators import ContrastivePCA, SpectralContrastive, load_model
+from kontrast.estimators import ContrastivePCA, DeepLinearSSL, SpectralContrastive, load_model
 from tests.cases import generator
 
 SMALL = ("--width", "64", "--n-views", "2", "--components", "4", "--no-plot")
@@ -233,6 +234,47 @@ def test_options_reach_the_estimator(
     assert not np.array_equal(z, np.load("plain.npy"))
 
 
+LINEAR = [
+    ((), {"time": math.inf}),
+    (("--time", "0.5"), {"time": 0.5}),
+    (("--time", "2", "--flow", "polar", "--depth", "3"), {"time": 2.0, "flow": "polar", "depth": 3}),
+    (("--time", "2", "--flow", "oja", "--width", "80"), {"time": 2.0, "flow": "oja", "width": 80}),
+]
+
+
+@pytest.mark.parametrize("arguments, options", LINEAR, ids=[" ".join(case[0]) for case in LINEAR])
+def test_the_flow_of_a_linear_network(
+    embed: Any, inputs: Path, arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    given = (inputs / "whole.npz", "-o", "z.npz", "--method", "linear", "--components", 3, "--n-views", 2, *arguments)
+    ended = embed(*given, "--json", "--seed", 2)
+    assert ended.code == 0, ended.err
+    found = ended.found
+    assert (found["method"], found["dimensions"], found["kernel_error"]) == ("linear", 3, None)
+    assert max(found["eigenvalues"]) < 0
+    expected = {**options, "time": "inf" if options["time"] == math.inf else options["time"], "n_positives": 2}
+    assert expected.items() <= found["options"].items()
+    assert "start" not in found["options"]
+    x = load(inputs / "whole.npz").x
+    twin = DeepLinearSSL(3, n_positives=2, random_state=2, dtype="float32", **options).fit(x)
+    np.testing.assert_array_equal(arrays("z.npz")["z"], twin.transform(x).numpy())
+    assert type(load_model("z.model.npz")) is DeepLinearSSL
+    said = embed(*given).words
+    assert "of the loss, so that below 0 they say how much closer a dimension brings a sample to its views" in said
+    words = "at the end of training" if not arguments else f"flow to time {options['time']}"
+    assert words in said
+    assert "2 × affine" in said
+    again = embed(inputs / "whole.npz", "-o", "again.npz", "--model", "z.model.npz", "--no-plot", "--json").found
+    assert again["method"] == "linear"
+
+
+def test_a_linear_network_has_as_many_dimensions_as_are_learnt(embed: Any, inputs: Path) -> None:
+    ended = embed(inputs / "moons", "-o", "z.npy", "--method", "linear", "--no-plot", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.found["dimensions"] < 4
+    assert "dimensions instead of 128: there are no more" in ended.found["notes"][0]
+
+
 def test_landmarks_say_what_they_leave_out(embed: Any, inputs: Path) -> None:
     arguments = (inputs / "images.npy", "-o", "z.npy", *SMALL, "--width", "inf")
     error = embed(*arguments, "--json").found["kernel_error"]
@@ -299,7 +341,7 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("broken.csv", (), "column 'b' holds 'x' in sample 1"),
     ("constant.npy", (), "is the same, so there is nothing to contrast"),
     ("constant.npy", ("--method", "pca"), "nothing to contrast"),
-    ("images.npy", ("--method", "simclr"), "--method must be spectral or pca, got 'simclr'"),
+    ("images.npy", ("--method", "simclr"), "--method must be spectral, pca or linear, got 'simclr'"),
     ("images.npy", ("--components", "0"), "--components must be a whole number of at least 1, got 0"),
     ("images.npy", ("--components", "2000"), "64 features"),
     ("images.npy", ("--features", "deep"), "features must be one of random, fourier, patches"),
@@ -312,6 +354,24 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("images.npy", ("--ridge", "-1"), "ridge must be a number of at least 0"),
     ("images.npy", ("--ridge", "nan"), "ridge must be a number of at least 0"),
     ("images.npy", ("--method", "pca", "--ridge", "1"), "--ridge belongs to --method spectral"),
+    ("images.npy", ("--time", "1"), "--time belongs to --method linear; leave it out"),
+    ("images.npy", ("--method", "pca", "--flow", "oja"), "--flow belongs to --method linear; leave it out"),
+    ("images.npy", ("--method", "linear", "--ridge", "1"), "--ridge belongs to --method spectral; leave it out"),
+    ("images.npy", ("--method", "linear", "--features", "patches"), "--features belongs to --method spectral or pca"),
+    ("images.npy", ("--method", "linear"), "--width says how training goes on up to some --time"),
+    ("images.npy", ("--method", "linear", "--time", "inf", "--flow", "oja"), "--flow says how training goes on"),
+    ("images.npy", ("--method", "linear", "--time", "1", "--width", "inf"), "--width must be a whole number"),
+    ("images.npy", ("--method", "linear", "--time", "1", "--width", "63"), "a width of at least the 64 inputs, got 63"),
+    ("images.npy", ("--method", "linear", "--time", "-1"), "time must be a number of at least 0, or inf, got -1"),
+    ("images.npy", ("--method", "linear", "--time", "nan"), "time must be a number of at least 0, or inf, got nan"),
+    ("images.npy", ("--method", "linear", "--time", "1e9"), "pass --time inf, or --flow 'oja'"),
+    ("images.npy", ("--method", "linear", "--time", "1", "--flow", "qr"), "flow must be one of grassmann, polar, oja"),
+    ("images.npy", ("--method", "linear", "--time", "1", "--depth", "0"), "depth must be a whole number"),
+    (
+        "images.npy",
+        ("--method", "linear", "--time", "1", "--components", "65"),
+        "--components 65, but there are only 64",
+    ),
     ("images.npy", ("--depth", "0"), "depth"),
     ("images.npy", ("--activation", "swirl"), "swirl"),
     ("images.npy", ("--similarity", "angle"), "similarity must be cosine or dot, got 'angle'"),
@@ -437,7 +497,11 @@ def test_help_is_fast_and_states_the_librarys_defaults() -> None:
     assert said.endswith("False")
     spectral, pca = SpectralContrastive(), ContrastivePCA()
     assert f"[default: (spectral {spectral.width}, pca {pca.width}, patches 256)]" in said
-    assert f"[default: ({spectral.n_views}; pca {pca.n_positives})]" in said
+    assert f"[default: ({spectral.n_views}; pca, linear {pca.n_positives})]" in said
+    linear = DeepLinearSSL()
+    assert linear.n_positives == pca.n_positives
+    for option in ("time", "flow"):
+        assert f"[default: ({getattr(linear, option)})]" in said[said.index(f"--{option} ") :][:200]
     assert f"[default: ({spectral.ridge})]" in said
     assert f"[default: ({spectral.n_components}, or as many as there are)]" in said
     for option in ("--similarity", "--activation", "--depth", "--features"):

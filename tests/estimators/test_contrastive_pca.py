@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kontrast.data import GaussianNoise, Pairs, make_pairs
 from kontrast.errors import InputError
-from kontrast.estimators import ContrastivePCA, base
+from kontrast.estimators import ContrastivePCA, base, features
 from kontrast.estimators import contrastive_pca as module
 from kontrast.linalg import grassmann_step, qr_retraction, random_frame, subspace_sines
 from kontrast.spectral import contrastive_pca, kernel_contrastive_pca, pair_matrix
@@ -211,7 +211,7 @@ def test_without_landmarks_there_is_no_error_of_eigenvalues() -> None:
 
 def test_large_pools_take_landmarks_and_say_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXACT_POOL", {"cpu": 79})
-    monkeypatch.setattr(base, "LANDMARKS", 10)
+    monkeypatch.setattr(features, "LANDMARKS", 10)
     x, positives = pairs(40)
     model = ContrastivePCA(2).fit_pairs(x, positives)
     assert len(model.features_.points) == 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kontrast.estimators import ContrastivePCA, SpectralContrastive, load_model
+from kontrast.estimators import ContrastivePCA, DeepLinearSSL, SpectralContrastive, load_model
 from tests.estimators.made_data import pairs, row_views
 
 
@@ -39,6 +39,19 @@ def test_a_gpu_gives_the_same(features: str, width: float, tmp_path: object) -> 
         np.testing.assert_allclose(again.transform(x), found, rtol=0, atol=1e-4)
         moved = load_model(tmp_path / "model.npz", device="cuda")
         np.testing.assert_allclose(moved.transform(x), found, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("time", [0.1, math.inf])
+def test_a_gpu_gives_the_same_flow(time: float) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU here")
+    x, positives = pairs()
+    model = DeepLinearSSL(2, time=time)
+    here = model.fit_pairs(x, positives).transform(x)
+    there = model.set_params(device="cuda").fit_pairs(x, positives)
+    assert there._frame.is_cuda
+    np.testing.assert_allclose(there.transform(x), here, rtol=0, atol=1e-8)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

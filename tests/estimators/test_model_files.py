@@ -16,6 +16,7 @@ from kontrast.data import Affine, GaussianNoise
 from kontrast.errors import DataError, InputError, StoreError
 from kontrast.estimators import (
     ContrastivePCA,
+    DeepLinearSSL,
     Fourier,
     Patches,
     SpectralContrastive,
@@ -38,6 +39,9 @@ ROWS = {
     "landmarks": ContrastivePCA(2, n_landmarks=9),
     "inf spectral": SpectralContrastive(2, width=math.inf),
     "inf spectral fourier": SpectralContrastive(2, width=math.inf, features="fourier", n_landmarks=12),
+    "linear": DeepLinearSSL(2),
+    "linear for a time": DeepLinearSSL(2, time=0.1, flow="polar", depth=2, width=9, negatives=3, random_state=4),
+    "linear, nothing repelled": DeepLinearSSL(2, time=0.0, contrastive=False, n_positives=2),
 }
 IMAGES = {
     "patches": SpectralContrastive(2, width=8, features="patches", n_views=2),
@@ -49,6 +53,7 @@ IMAGES = {
         views=Affine(5.0, 0.1, 0.05),
     ),
     "random": SpectralContrastive(2, width=16, views="crop+noise:0.05", n_views=2),
+    "linear": DeepLinearSSL(2, time=1.0, flow="oja"),
 }
 
 
@@ -138,7 +143,7 @@ def test_names_of_columns_are_kept(tmp_path: Path) -> None:
 # Encoders
 
 
-@pytest.mark.parametrize("kind", [ContrastivePCA, SpectralContrastive])
+@pytest.mark.parametrize("kind", [ContrastivePCA, DeepLinearSSL, SpectralContrastive])
 def test_a_head_on_an_encoder_needs_the_encoder(kind: type, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), rows().astype(np.float32)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kontrast.data import GaussianNoise
-from kontrast.estimators import ContrastivePCA, Fourier, Patches, SpectralContrastive
+from kontrast.estimators import ContrastivePCA, DeepLinearSSL, Fourier, Patches, SpectralContrastive
 from tests.estimators.made_data import rows
 
 ESTIMATORS = [
@@ -27,6 +27,9 @@ ESTIMATORS = [
     SpectralContrastive(2, width=64),
     SpectralContrastive(2, width=math.inf),
     SpectralContrastive(2, width=64, features="fourier"),
+    DeepLinearSSL(1),
+    DeepLinearSSL(2, views="noise:0.01"),  # noise of 0.1 would drown rows of mean 100
+    DeepLinearSSL(2, time=0.1),
 ]
 
 
@@ -42,6 +45,7 @@ def test_the_checks_of_scikit_learn(estimator: object, check: object) -> None:
         ContrastivePCA(3, width=9, features=Fourier(2.0), views=GaussianNoise(0.2), n_positives=2, negatives=4),
         SpectralContrastive(3, features=Patches(size=3), image_shape=(8, 8), power=1, random_state=7),
         SpectralContrastive(3, features=torch.nn.Linear(3, 4)),
+        DeepLinearSSL(3, time=2, depth=4, flow="polar", width=9, contrastive=False, n_positives=2, dtype="float32"),
     ],
 )
 def test_clones_have_the_same_parameters(estimator: object) -> None:
@@ -64,7 +68,7 @@ def test_parameters_are_set_by_name() -> None:
     assert ContrastivePCA(2).fit(rows()).transform(rows()).shape == (40, 2)
 
 
-@pytest.mark.parametrize("estimator", [ContrastivePCA(4), SpectralContrastive(4, width=64)])
+@pytest.mark.parametrize("estimator", [ContrastivePCA(4), DeepLinearSSL(4), SpectralContrastive(4, width=64)])
 def test_a_pipeline_learns_the_clusters(estimator: object) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=120)
@@ -100,7 +104,7 @@ def test_numpy_numbers_of_components_by_lanczos_too() -> None:
     assert ContrastivePCA(np.int64(2)).fit(rows(510)).eigenvalues_.shape == (2,)
 
 
-@pytest.mark.parametrize("estimator", [ContrastivePCA(2), SpectralContrastive(2, width=16)])
+@pytest.mark.parametrize("estimator", [ContrastivePCA(2), DeepLinearSSL(2), SpectralContrastive(2, width=16)])
 def test_outputs_are_named_and_may_be_data_frames(estimator: object) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows(), columns=list("abcdef"))
@@ -116,7 +120,7 @@ def test_outputs_are_named_and_may_be_data_frames(estimator: object) -> None:
         model.transform(frame[list("bacdef")])
 
 
-@pytest.mark.parametrize("estimator", [ContrastivePCA(2), SpectralContrastive(2, width=16)])
+@pytest.mark.parametrize("estimator", [ContrastivePCA(2), DeepLinearSSL(2), SpectralContrastive(2, width=16)])
 def test_names_of_outputs_without_data_frames(estimator: object) -> None:
     with pytest.raises(NotFittedError):
         clone(estimator).get_feature_names_out()
@@ -130,7 +134,7 @@ def test_fit_transform_is_fit_and_transform_and_labels_are_ignored() -> None:
         np.testing.assert_array_equal(one, clone(estimator).fit(x).transform(x))
 
 
-@pytest.mark.parametrize("estimator", [ContrastivePCA(2), SpectralContrastive(2, width=16)])
+@pytest.mark.parametrize("estimator", [ContrastivePCA(2), DeepLinearSSL(2), SpectralContrastive(2, width=16)])
 def test_unfitted_models_say_so(estimator: object) -> None:
     with pytest.raises(NotFittedError, match="not fitted yet"):
         clone(estimator).transform(rows())

@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     import torch
 
     from kontrast.data import Dataset
-    from kontrast.estimators import ContrastivePCA, SpectralContrastive
+    from kontrast.estimators import ContrastivePCA, DeepLinearSSL, SpectralContrastive
+
+    Model = ContrastivePCA | DeepLinearSSL | SpectralContrastive
+
+METHODS = ("spectral", "pca", "linear")
+OF_METHODS = {  # options that not every method has
+    "--features": ("spectral", "pca"),
+    "--activation": ("spectral", "pca"),
+    "--similarity": ("spectral", "pca"),
+    "--ridge": ("spectral",),
+    "--time": ("linear",),
+    "--flow": ("linear",),
+}
 
 
 @app.command()
@@ -31,28 +43,42 @@ def embed(
         Path,
         typer.Option("--output", "-o", metavar="OUT", help="The embedding: .npz (z, and labels y), .npy or .csv."),
     ],
-    method: Annotated[str | None, typer.Option(help="spectral or pca.", show_default="spectral")] = None,
+    method: Annotated[str | None, typer.Option(help="spectral, pca or linear.", show_default="spectral")] = None,
     components: Annotated[
         int | None, typer.Option(help="Dimensions of the embedding.", show_default="128, or as many as there are")
     ] = None,
     features: Annotated[str | None, typer.Option(help="random, fourier or patches.", show_default="random")] = None,
     width: Annotated[
         str | None,
-        typer.Option(help="Number of features, or inf.", show_default="spectral 2048, pca inf, patches 256"),
+        typer.Option(
+            help="Number of features, or inf; for linear, of the network's hidden units.",
+            show_default="spectral 2048, pca inf, patches 256",
+        ),
     ] = None,
     views: Annotated[
         str | None,
         typer.Option(help=f"Augmentation, as in affine+noise:0.1. {VIEWS}", show_default="affine; rows: noise:0.1"),
     ] = None,
     n_views: Annotated[
-        int | None, typer.Option(help="Views of each sample; for pca, positives.", show_default="8; pca 1")
+        int | None,
+        typer.Option(help="Views of each sample; for pca and linear, positives.", show_default="8; pca, linear 1"),
     ] = None,
     ridge: Annotated[
         float | None, typer.Option(help="Share of the total variance, for spectral.", show_default="3e-06")
     ] = None,
-    depth: Annotated[int | None, typer.Option(help="Hidden layers of random features.", show_default="1")] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Hidden layers, of random features or of the linear network.", show_default="1")
+    ] = None,
     activation: Annotated[str | None, typer.Option(help="Of random features.", show_default="relu")] = None,
     similarity: Annotated[str | None, typer.Option(help="cosine or dot.", show_default="cosine")] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option("--time", help="Of the linear network's training: learning rate × steps.", show_default="inf"),
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option(help="How the linear network is trained: grassmann, polar or oja.", show_default="grassmann"),
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(help="Fit on so many samples, drawn at random.", show_default="all")
     ] = None,
@@ -91,6 +117,8 @@ def embed(
         "--depth": depth,
         "--activation": activation,
         "--similarity": similarity,
+        "--time": duration,
+        "--flow": flow,
         "--samples": samples,
         "--dtype": dtype,
     }
@@ -139,7 +167,7 @@ def embed(
         "samples_fitted": None if model is not None else samples or len(first),
         "values": first.x[0].numel(),
         "dimensions": len(fitted.eigenvalues_),
-        "method": "spectral" if hasattr(fitted, "ridge") else "pca",
+        "method": _method_of(fitted),
         "options": _embedding_options(fitted),
         "eigenvalues": [float(value) for value in fitted.eigenvalues_],
         "kernel_error": fitted.kernel_error_,
@@ -163,6 +191,8 @@ def _in_words_of_the_options(text: str) -> str:
         ("n_components", "--components"),
         ("n_views", "--n-views"),
         ("n_positives", "--n-views"),
+        ("time=math.inf, or flow=", "--time inf, or --flow "),
+        ("time=", "--time "),
         ("math.inf", "inf"),
         ("dtype='float64'", "--dtype float64"),
         ("similarity='dot'", "--similarity dot"),
@@ -212,13 +242,35 @@ def _spare_inputs(files: dict[str, Path], inputs: Sequence[str]) -> None:
                 raise InputError(f"{path} would be written over or into {name}, which is read; choose another --output")
 
 
-def _embedding_model(given: dict[str, Any], shape: Any, seed: int, device: str) -> ContrastivePCA | SpectralContrastive:
-    """The estimator of the options that were given; the library's defaults stand for the rest."""
-    from kontrast.estimators import ContrastivePCA, SpectralContrastive
+def _method_of(fitted: Any) -> str:
+    from kontrast.estimators import ContrastivePCA, DeepLinearSSL
 
+    return (
+        "linear" if isinstance(fitted, DeepLinearSSL) else "pca" if isinstance(fitted, ContrastivePCA) else "spectral"
+    )
+
+
+def _check_method(given: dict[str, Any]) -> str:
+    """The method, once no option is given that it does not have."""
     method = given.get("--method", "spectral")
-    if method not in ("spectral", "pca"):
-        raise InputError(f"--method must be spectral or pca, got {method!r}")
+    if method not in METHODS:
+        raise InputError(f"--method must be {', '.join(METHODS[:-1])} or {METHODS[-1]}, got {method!r}")
+    for option, methods in OF_METHODS.items():
+        if option in given and method not in methods:
+            raise InputError(f"{option} belongs to --method {' or '.join(methods)}; leave it out")
+    idle = [option for option in ("--flow", "--depth", "--width") if option in given]
+    if method == "linear" and idle and given.get("--time", math.inf) == math.inf:
+        raise InputError(
+            f"{idle[0]} says how training goes on up to some --time, and not where it ends; give --time too"
+        )
+    return str(method)
+
+
+def _embedding_model(given: dict[str, Any], shape: Any, seed: int, device: str) -> Model:
+    """The estimator of the options that were given; the library's defaults stand for the rest."""
+    from kontrast.estimators import ContrastivePCA, DeepLinearSSL, SpectralContrastive
+
+    method = _check_method(given)
     names = {
         "--features": "features",
         "--views": "views",
@@ -227,22 +279,22 @@ def _embedding_model(given: dict[str, Any], shape: Any, seed: int, device: str) 
         "--depth": "depth",
         "--activation": "activation",
         "--similarity": "similarity",
+        "--time": "time",
+        "--flow": "flow",
         "--dtype": "dtype",
     }
     options = {names[option]: value for option, value in given.items() if option in names}
     if "--width" in given:
         options["width"] = _width(given["--width"])
+        if method == "linear" and options["width"] == math.inf:
+            raise InputError(
+                "--width must be a whole number for --method linear, whose equation is the same for every one"
+            )
     elif options.get("features") == "patches":
         options["width"] = 256
     options = {"dtype": "float32", **options, "image_shape": shape, "device": device, "random_state": seed}
-    n_components = given.get("--components", 128)
-    if method == "spectral":
-        made: ContrastivePCA | SpectralContrastive = SpectralContrastive(n_components, **options, progress=True)
-    elif "ridge" in options:
-        raise InputError("--ridge belongs to --method spectral; leave it out")
-    else:
-        made = ContrastivePCA(n_components, **options, progress=True)
-    return made
+    kinds: dict[str, type[Model]] = {"spectral": SpectralContrastive, "pca": ContrastivePCA, "linear": DeepLinearSSL}
+    return kinds[method](given.get("--components", 128), **options, progress=True)
 
 
 def _width(text: str) -> float:
@@ -254,9 +306,7 @@ def _width(text: str) -> float:
         raise InputError(f"--width must be a whole number of at least 1, or inf, got {text!r}") from None
 
 
-def _fit(
-    estimator: ContrastivePCA | SpectralContrastive, source: str, train: Dataset, given: dict[str, Any], seed: int
-) -> tuple[Any, list[str]]:
+def _fit(estimator: Model, source: str, train: Dataset, given: dict[str, Any], seed: int) -> tuple[Any, list[str]]:
     """The fitted estimator, and what to tell of it."""
     from kontrast.estimators import fit_most_components
     from kontrast.sweep import require_contrast
@@ -321,10 +371,11 @@ def _write_embedding(
 def _embedding_options(fitted: Any) -> dict[str, Any]:
     """The estimator's options as JSON has them."""
     options = fitted.get_params(deep=False)
-    for name in ("n_components", "progress", "n_landmarks", "delta", "negatives"):
+    for name in ("n_components", "progress", "n_landmarks", "delta", "negatives", "start", "contrastive"):
         options.pop(name, None)
-    if options["width"] == math.inf:
-        options["width"] = "inf"
+    for name in ("width", "time"):
+        if options.get(name) == math.inf:
+            options[name] = "inf"
     if not isinstance(options["features"], str):
         options["features"] = type(options["features"]).__name__.lower().replace("network", "random")
     options["views"] = str(options["views"])
@@ -343,7 +394,11 @@ def _show_embedding(found: dict[str, Any]) -> None:
     console = Console(highlight=False)
     options, n = found["options"], found["samples_written"]
     count = options.get("n_views", options.get("n_positives"))
-    made = f"{options['features']} features of width {options['width']}, {count} × {options['views']}"
+    made = f"{options['features']} features of width {options['width']}"
+    if found["method"] == "linear":
+        made = f"network of {options['depth']} hidden layer(s), {options['flow']} flow to time {options['time']}"
+        made = made if options["time"] != "inf" else "network at the end of training"
+    made += f", {count} × {options['views']}"
     fitted = "a saved model" if found["samples_fitted"] is None else f"fitted to {found['samples_fitted']:,} samples"
     seconds = found["seconds"].get("fit", 0) + found["seconds"]["embed"]
     console.print(
@@ -353,12 +408,13 @@ def _show_embedding(found: dict[str, Any]) -> None:
     )
     values = [f"{value:#.3g}" for value in found["eigenvalues"]]
     shown = ", ".join(values if len(values) <= 4 else [*values[:3], f"… {values[-1]}"])
-    meaning = (
-        "the share of a dimension's variance that views of a sample have in common"
-        if found["method"] == "spectral"
-        else "how much closer a dimension brings a sample to its views than to other samples"
-    )
-    console.print(f"eigenvalues {shown}: {meaning}", markup=False)
+    closer = "how much closer a dimension brings a sample to its views than to other samples"
+    meaning = {
+        "spectral": "the share of a dimension's variance that views of a sample have in common",
+        "pca": closer,
+        "linear": f"of the loss, so that below 0 they say {closer}",
+    }
+    console.print(f"eigenvalues {shown}: {meaning[found['method']]}", markup=False)
     if found["kernel_error"]:
         console.print(f"the landmarks leave out {found['kernel_error']:.1%} of the kernel", markup=False)
     for note in found["notes"]:

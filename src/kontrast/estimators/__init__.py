@@ -7,6 +7,7 @@
 """
 
 from kontrast.estimators.contrastive_pca import ContrastivePCA
+from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
 from kontrast.estimators.features import Fourier, Patches
 from kontrast.estimators.model_files import load_model, save_model
 from kontrast.estimators.most_components import fit_most_components
@@ -15,6 +16,7 @@ from kontrast.estimators.spectral_contrastive import SpectralContrastive
 
 __all__ = [
     "ContrastivePCA",
+    "DeepLinearSSL",
     "Fourier",
     "Patches",
     "Probed",

@@ -1,4 +1,4 @@
-"""What the two estimators share: options checked before any work, `transform`, and files."""
+"""What the estimators share: options checked before any work, `transform`, and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 from kontrast._types import Tensor
 from kontrast.data import Affine, GaussianNoise, View, fresh_view, parse_view
 from kontrast.errors import InputError, require_whole
-from kontrast.estimators.features import FeatureOptions
 from kontrast.estimators.samples import Samples, read_samples
 from kontrast.nets import FeatureMap
 from kontrast.spectral import Kernel, KernelFeatures
 
 BATCH_ENTRIES = 2**25  # features of a batch: the same on every device, so that views are the same
 TRANSFORM_ENTRIES = {"cpu": 2**25, "cuda": 2**30}
-LANDMARKS = 2048
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +49,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     Attributes:
         components_: W^T, (n_components, M), of features or, at infinite width, of kernel columns.
-        eigenvalues_: (n_components,), descending.
+        eigenvalues_: (n_components,), the best first.
         mean_: μ (M,), or None where the objective does not centre.
         features_: the frozen feature map.
         kernel_error_: at infinite width by landmarks, the share of the kernel's diagonal over the samples that they
@@ -64,15 +62,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     """
 
     n_components: int
-    width: float
     features: Any
-    activation: Any
-    depth: int
-    similarity: str
-    delta: float
     views: Any
     image_shape: Any
-    n_landmarks: int | None
     device: str | None
     dtype: str | None
     random_state: Any
@@ -85,6 +77,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     kernel_error_: float | None
     eigenvalue_errors_: np.ndarray[Any, Any] | None
     sample_shape_: tuple[int, ...]
+    _numbers: ClassVar[tuple[str, ...]] = ()  # what else a fit finds, by the names of the attributes
 
     def transform(self, X: Any) -> Any:
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
@@ -119,16 +112,13 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _options(self) -> FeatureOptions:
-        """All options that need no data, checked."""
+    def _check_options(self) -> None:
+        """Refuse what needs no data to be seen as wrong."""
         require_whole("n_components", self.n_components)
-        if self.n_landmarks is not None:
-            require_whole("n_landmarks", self.n_landmarks, otherwise=", or None")
         if not (self.views == "auto" or isinstance(self.views, str) or callable(self.views)):
             raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
         if isinstance(self.views, str) and self.views != "auto":
             parse_view(self.views)
-        return FeatureOptions(self.features, self.width, self.activation, self.depth, self.similarity, self.delta)
 
     def _samples(
         self, X: Any, *, reset: bool, min_samples: int = 1, device: str | None = None, dtype: str | None = None
@@ -173,10 +163,6 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if not 0 <= seed < 2**63:
             raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
         return torch.Generator().manual_seed(seed)
-
-    @property
-    def _n_landmarks(self) -> int:
-        return int(self.n_landmarks or LANDMARKS)
 
     def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
         dtype = self._fit_dtype

@@ -8,38 +8,20 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from kontrast._types import Tensor
-from kontrast.data import ImageShape, View, draw_negatives
-from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError, features_not_finite, require_whole
-from kontrast.estimators.base import (
-    LANDMARKS,
-    ClosedFormEmbedding,
-    KernelShare,
-    all_or_nothing,
-    batch_rows,
-    eigenvalue_errors,
-    half_span,
-)
-from kontrast.estimators.features import FeatureChoice
+from kontrast.data import ImageShape, View
+from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError
+from kontrast.estimators.base import KernelShare, eigenvalue_errors, half_span
+from kontrast.estimators.features import LANDMARKS, FeatureChoice, FeatureOptions
+from kontrast.estimators.pair_embedding import PairEmbedding, leading_eigenpairs
 from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
-from kontrast.estimators.samples import Samples
 from kontrast.linalg import fix_signs, largest_eigenpairs
 from kontrast.nets import FeatureMap
-from kontrast.progress import progress_bar
-from kontrast.spectral import (
-    Kernel,
-    KernelFeatures,
-    PairMoments,
-    kernel_contrastive_pca,
-    nystrom_features,
-    require_components,
-    require_positive_values,
-)
+from kontrast.spectral import Kernel, KernelFeatures, kernel_contrastive_pca, nystrom_features, require_components
 
 EXACT_POOL = {"cpu": 12_000, "cuda": 130_000}  # points whose whole kernel is formed: 1 GB, and 68 GB in float32
 
 
-class ContrastivePCA(ClosedFormEmbedding):
+class ContrastivePCA(PairEmbedding):
     r"""Contrastive learning as PCA: the orthonormal W that minimises paper A's linear loss over frozen features.
 
     The loss (8), or (10) for the cosine, is $-\mathrm{Tr}(W^\top \tilde C W)$ with
@@ -106,54 +88,9 @@ class ContrastivePCA(ClosedFormEmbedding):
         self.random_state = random_state
         self.progress = progress
 
-    @all_or_nothing
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Samples are anchors, fresh views of them positives, other samples negatives; `y` is ignored."""
-        self._options()
-        n_positives = require_whole("n_positives", self.n_positives)
-        if self.negatives != "all":
-            require_whole("negatives", self.negatives, otherwise=", or 'all'")
-        samples, generator = self._samples_to_fit(X), self._generator()
-        negative = None
-        if self.negatives != "all":
-            negative = draw_negatives(len(samples), int(self.negatives), generator=generator)
-        pairs = DrawnPairs(samples, self._view(samples), n_positives, negative, generator)
-        return self._fit(pairs, generator)
-
-    @all_or_nothing
-    def fit_pairs(self, anchors: Any, positives: Any, negatives: Any = None) -> Self:
-        """Pairs of your own.
-
-        Args:
-            anchors: samples, (n, …).
-            positives: a positive for each anchor, of the same shape; or (n, P, …), several of which the mean enters.
-            negatives: likewise; None is the expectation over the other anchors.
-        """
-        self._options()
-        given = self._samples_to_fit(anchors)
-        partners = [
-            None if part is None else self._partners(name, part, anchors, given)
-            for name, part in (("positives", positives), ("negatives", negatives))
-        ]
-        assert partners[0] is not None
-        return self._fit(GivenPairs(given, partners[0], partners[1]), self._generator())
-
-    def _partners(self, name: str, part: Any, anchors: Any, given: Samples) -> list[Samples]:
-        """One set of samples for each positive, or negative, that an anchor has."""
-        shape, like = tuple(getattr(part, "shape", ())), tuple(getattr(anchors, "shape", ()))
-        if len(shape) and len(like) and shape[0] != like[0]:
-            raise InputError(f"each anchor needs {name} of its own: got {like[0]} anchors and {shape[0]} {name}")
-        several = len(like) > 0 and len(shape) == len(like) + 1
-        parts = [part[:, i] for i in range(shape[1])] if several else [part]
-        if not parts:
-            raise InputError(f"{name} of shape {shape} are none; give at least one an anchor")
-        read = [self._samples(one, reset=False) for one in parts]
-        for one in read:
-            if len(one) != len(given) or one.shape != given.shape:
-                raise InputError(
-                    f"{name} must be like the anchors, {(len(given), *given.shape)}, got {(len(one), *one.shape)}"
-                )
-        return [Samples(one.source, given.device, given.dtype) for one in read]
+    def _check_options(self) -> None:
+        super()._check_options()
+        FeatureOptions.of(self)
 
     def _fit(self, pairs: DrawnPairs | GivenPairs, generator: torch.Generator) -> Self:
         try:
@@ -166,36 +103,22 @@ class ContrastivePCA(ClosedFormEmbedding):
             ) from None
 
     def _fit_whole(self, pairs: DrawnPairs | GivenPairs, generator: torch.Generator) -> Self:
-        options, samples = self._options(), pairs.anchors
+        options, samples = FeatureOptions.of(self), pairs.anchors
         self._fit_dtype = samples.dtype
         if not options.is_infinite:
             return self._fit_features(options.map(samples, generator), pairs, kernel=None)
         kernel = options.kernel(samples, generator)
         if self.n_landmarks is None and pairs.n_points <= EXACT_POOL[samples.device.type]:
             return self._fit_kernel(kernel, pairs)
-        landmarks = nystrom_features(kernel, pairs.some_points(self._n_landmarks, generator))
+        landmarks = nystrom_features(kernel, pairs.some_points(options.landmarks, generator))
         return self._fit_features(landmarks, pairs, kernel=kernel)
 
     def _fit_features(self, features: FeatureMap, pairs: DrawnPairs | GivenPairs, *, kernel: Kernel | None) -> Self:
-        samples = pairs.anchors
-        n_features = features(samples[:2]).shape[1]
-        k = require_components(self.n_components, n_features)
-        moments = PairMoments(n_features, len(samples), samples.device)
         share = KernelShare(kernel)
-        with progress_bar("fitting", self.progress) as advance:
-            for batch in samples.batches(batch_rows(n_features)):
-                anchors, positives, negatives = pairs.batch(batch)
-                phi, *near = (share.seen(x, features(x)) for x in (anchors, *positives))
-                far = [share.seen(x, features(x)) for x in negatives]
-                moments.update(phi, _mean(near), _mean(far) if far else None)
-                advance(batch.stop, len(samples))
+        k = require_components(self.n_components, features(pairs.anchors[:2]).shape[1])
+        moments = self._moments(features, pairs, share)
         C = moments.matrix()
-        if not bool(torch.isfinite(C).all()):
-            raise features_not_finite()
-        values, frame = largest_eigenpairs(C, k)
-        eps, size = torch.finfo(samples.dtype).eps, C.abs().max()  # the size is taken out before squaring
-        noise = 16 * eps * float(size * (C / size).norm())
-        require_positive_values(values, k, noise=noise, top_noise=4 * eps * moments.mean_square)
+        values, frame = leading_eigenpairs(C, k, moments, pairs.anchors.dtype)
         self.kernel_error_, self.eigenvalue_errors_ = share.error, None
         if (half := half_span(features)) is not None:
             inside = half.mT @ C @ half
@@ -218,10 +141,3 @@ class ContrastivePCA(ClosedFormEmbedding):
             ) from error
         self.kernel_error_, self.eigenvalue_errors_ = 0.0, np.zeros(k)
         return self._finish(KernelFeatures(kernel, pool), frame, values, None)
-
-
-def _mean(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total / len(parts) if len(parts) > 1 else total

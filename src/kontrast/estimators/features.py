@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import torch
 
@@ -25,6 +25,7 @@ from kontrast.nets import (
 )
 from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, NetworkKernel
 
+LANDMARKS = 2048
 SAMPLES_LOOKED_AT = 5000  # for the length scale of Fourier features, and to cut patches from
 
 
@@ -89,8 +90,16 @@ class FeatureOptions:
     depth: int
     similarity: str
     delta: float
+    n_landmarks: int | None = None
+
+    @classmethod
+    def of(cls, estimator: Any) -> Self:
+        """Those of an estimator, checked."""
+        return cls(**{field.name: getattr(estimator, field.name) for field in fields(cls)})
 
     def __post_init__(self) -> None:
+        if self.n_landmarks is not None:
+            require_whole("n_landmarks", self.n_landmarks, otherwise=", or None")
         choice = read_choice(self.features)
         if self.similarity not in ("cosine", "dot"):
             raise InputError(f"similarity must be cosine or dot, got {self.similarity!r}")
@@ -109,6 +118,11 @@ class FeatureOptions:
     def is_infinite(self) -> bool:
         """Whether a kernel takes the place of features."""
         return self.width == math.inf and isinstance(read_choice(self.features), Network | Fourier)
+
+    @property
+    def landmarks(self) -> int:
+        """How many samples span a solution that is not exact."""
+        return int(self.n_landmarks or LANDMARKS)
 
     @property
     def scale(self) -> float | None:
@@ -147,6 +161,17 @@ class FeatureOptions:
             )
             return ScaledFeatures(patches.to(*where), self.scale)
         return ScaledFeatures(EncoderFeatures(choice), self.scale)
+
+
+class InputFeatures:
+    """The values of a sample themselves, as a row."""
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, M)."""
+        return x.flatten(1)
 
 
 def _some(samples: Samples, generator: torch.Generator) -> Tensor:

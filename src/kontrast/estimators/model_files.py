@@ -18,7 +18,8 @@ from kontrast.data import check_writable, parse_view, write_arrays
 from kontrast.errors import DataError, InputError, KontrastError
 from kontrast.estimators.base import ClosedFormEmbedding
 from kontrast.estimators.contrastive_pca import ContrastivePCA
-from kontrast.estimators.features import Fourier, Network, Patches
+from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
+from kontrast.estimators.features import Fourier, InputFeatures, Network, Patches
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
 from kontrast.kernels import InfiniteNetwork
 from kontrast.nets import (
@@ -34,7 +35,9 @@ from kontrast.nets import (
 from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, KernelFeatures, NetworkKernel
 
 FORMAT = 1
-MODELS: dict[str, type[ClosedFormEmbedding]] = {kind.__name__: kind for kind in (ContrastivePCA, SpectralContrastive)}
+MODELS: dict[str, type[ClosedFormEmbedding]] = {
+    kind.__name__: kind for kind in (ContrastivePCA, DeepLinearSSL, SpectralContrastive)
+}
 CHOICES: dict[str, Any] = {"random": Network, "fourier": Fourier, "patches": Patches}
 PATCH_OPTIONS = ("image_shape", "grid", "threshold", "sides", "contrast_floor")
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -62,6 +65,7 @@ def save_model(model: ClosedFormEmbedding, path: str | Path) -> Path:
         "sample_shape": list(model.sample_shape_),
         "feature_names_in": [str(name) for name in getattr(model, "feature_names_in_", ())],
         "kernel_error": model.kernel_error_,
+        "numbers": {name: getattr(model, name) for name in model._numbers},
     }
     text = json.dumps(header, sort_keys=True)
     arrays["header"] = np.array(text)
@@ -111,6 +115,8 @@ def _rebuilt(
     if header["feature_names_in"]:
         model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
     model.kernel_error_, model.eigenvalue_errors_ = header["kernel_error"], arrays.get("eigenvalue_errors")
+    for name in kind._numbers:
+        setattr(model, name, float(header["numbers"][name]))
     model._fit_dtype = dtype
 
     def tensor(name: str) -> Tensor:
@@ -174,11 +180,18 @@ def _written_parameters(model: ClosedFormEmbedding) -> dict[str, Any]:
     for name, value in written.items():
         if isinstance(value, np.generic):
             written[name] = value.item()
-    written["width"] = "inf" if model.width == math.inf else int(model.width)
+    for name in ("width", "time"):
+        if written.get(name) == math.inf:
+            written[name] = "inf"
+    if isinstance(written["width"], float):
+        written["width"] = int(written["width"])
+    if written.get("start") is not None:
+        written["start"] = torch.as_tensor(written["start"]).tolist()
     written["features"] = _written_choice(model.features)
     if model.image_shape is not None:
         written["image_shape"] = [int(size) for size in model.image_shape]
-    written["activation"] = activation_from(model.activation).name
+    if "activation" in written:
+        written["activation"] = activation_from(written["activation"]).name
     written["views"] = _written_view(model.views)
     written["random_state"] = int(model.random_state) if isinstance(model.random_state, int | np.integer) else None
     return written
@@ -207,7 +220,9 @@ def _written_view(view: Any) -> str | None:
 
 def _read_parameters(written: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
     parameters = dict(written)
-    parameters["width"] = math.inf if written["width"] == "inf" else written["width"]
+    for name in ("width", "time"):
+        if written.get(name) == "inf":
+            parameters[name] = math.inf
     choice = written["features"]
     if isinstance(choice, dict):
         options = {name: value for name, value in choice.items() if name != "kind"}
@@ -244,6 +259,8 @@ def _write_map(features: FeatureMap, arrays: Arrays) -> dict[str, Any]:
             return {"kind": "kernel", "mixed": features.mix is not None, "kernel": _write_kernel(features.kernel)}
         case EncoderFeatures():
             return {"kind": "encoder"}
+        case InputFeatures():
+            return {"kind": "input", "n_features": features.n_features}
     raise InputError(f"features of the type {type(features).__name__} cannot be saved")
 
 
@@ -282,11 +299,13 @@ def _read_map(header: Mapping[str, Any], tensor: Callable[[str], Tensor], encode
     elif kind == "patches":
         options = {name: header[name] for name in PATCH_OPTIONS}
         inner = PatchFeatures(tensor("features.filters"), tensor("features.offsets"), **options)
+    elif kind == "input":
+        inner = InputFeatures(int(header["n_features"]))
     elif kind != "encoder":
         raise KeyError(f"features of the kind {kind!r}")
     else:
         inner = EncoderFeatures(encoder, n_features=tensor("components").shape[1])
-    return ScaledFeatures(inner, header["delta"])
+    return ScaledFeatures(inner, header["delta"]) if "delta" in header else inner
 
 
 def _read_kernel(header: Mapping[str, Any]) -> Kernel:

@@ -172,7 +172,8 @@ class SpectralContrastive(ClosedFormEmbedding):
         if not is_number(power) or not 0 <= power <= 10:
             raise InputError(f"power must be a number from 0 (whitened) to 10, got {power!r}")
         require_ridge(self.ridge)
-        return super()._options()
+        self._check_options()
+        return FeatureOptions.of(self)
 
     def _make_features(
         self, options: FeatureOptions, samples: Samples, view: View | None, generator: torch.Generator
@@ -181,7 +182,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         if not options.is_infinite:
             return options.map(samples, generator), None
         kernel = options.kernel(samples, generator)
-        chosen = samples[torch.randperm(len(samples), generator=generator)[: self._n_landmarks]]
+        chosen = samples[torch.randperm(len(samples), generator=generator)[: options.landmarks]]
         return nystrom_features(kernel, chosen if view is None else view(chosen, generator)), kernel
 
     def _solve(self, fit: _Fit) -> Self:

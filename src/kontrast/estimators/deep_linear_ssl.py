@@ -1,0 +1,208 @@
+"""`DeepLinearSSL`: what a deep linear network under orthogonality learns (paper B, Sec. 4), at any time of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+
+from kontrast._types import Tensor
+from kontrast.data import ImageShape, View
+from kontrast.dynamics import Flow, Method, deep_linear_flow, flow_law
+from kontrast.errors import InputError, TooManyComponentsError, features_not_finite, is_number, require_whole
+from kontrast.estimators.base import KernelShare
+from kontrast.estimators.features import InputFeatures
+from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eigenpairs
+from kontrast.estimators.pair_sources import GivenPairs
+from kontrast.linalg import fix_signs, random_frame, spectral_norm
+from kontrast.nets import EncoderFeatures, FeatureMap
+from kontrast.spectral import PairMoments, require_components
+
+LONGEST = (
+    2e5  # α · time · |λ| of a flow that is integrated: half a minute for d = 784, as explicit steps are of size 1/|λ|
+)
+
+
+class DeepLinearSSL(PairEmbedding):
+    r"""The outputs of a deep linear network with orthonormal layers, trained for some time on paper B's loss (7).
+
+    The network is $u(x) = W_l^\top W_{l-1} \cdots W_1 x$ with $W_i^\top W_i = I$. Its loss is $\mathrm{Tr}(u C u^\top)$
+    with $C = \frac1N \sum_n x_n(\bar x_n^- - \bar x_n^+)^\top$ of (5), symmetrised. C is divided by the number N of
+    anchors here, which makes it the mean loss: so `time` is learning rate × steps of training on the mean, N times as
+    long as on the paper's sum. Training obeys an equation in d × z numbers, whatever the width (Theorem 2), and `fit`
+    solves that: one pass over the samples, one eigenproblem of size d, and for a finite `time` the equation, exactly
+    for `flow="oja"` and for one component. As `time` grows the outputs come to span the eigenvectors of the most
+    negative eigenvalues, which `time=math.inf` returns as an orthonormal frame.
+
+    The loss subtracts no mean. Where the samples' mean is large, its product with what views add to the N samples on
+    average drowns the rest of C: centre such samples first, or take many of them.
+
+    Args:
+        n_components: z, the dimension of the embedding.
+        time: of training, from 0 (the random network) to `math.inf`; on the scale of one over the eigenvalues and their
+            gaps. An equation without an exact solution is followed up to α · time · max |λ| = 200,000.
+        depth: the number of hidden layers. It makes "polar" and "oja" faster, and nothing else.
+        flow: the kind of descent, see `kontrast.dynamics.flow_law`: "grassmann" is the paper's (8), "polar" is what
+            projected gradient descent follows, "oja" the canonical metric of the Stiefel manifold, whose exact solution
+            is one up to a rotation of the outputs.
+        width: of the hidden layers, at least d; None is d + n_components. It matters through the random start alone.
+        start: the map (d, n_components) at time 0, u(x) = start^T x, instead of a random network's: `net(torch.eye(d))`
+            of your own. Its singular values are at most 1.
+        contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
+        features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
+            the linear network.
+        views: as in `ContrastivePCA`.
+        n_positives: as in `ContrastivePCA`.
+        negatives: as in `ContrastivePCA`.
+        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
+        device: "cpu", "cuda", …; None is where X is.
+        dtype: "float32" or "float64"; None is X's own, float32 for bytes.
+        random_state: a seed or a RandomState; None counts as 0.
+        progress: show a bar.
+
+    Attributes:
+        components_: the map u, (n_components, d); orthonormal rows at `time=math.inf`.
+        eigenvalues_: the n_components smallest of C, ascending: what is negative is learnt. The sum of the negative
+            ones is the smallest loss that there is.
+        loss_: Tr(u C u^T) at `time`.
+        features_: the frozen feature map.
+        n_features_in_: the number of values in a sample.
+        sample_shape_: its shape, (d,) or (c, h, w).
+    """
+
+    loss_: float
+    _numbers: ClassVar[tuple[str, ...]] = ("loss_",)
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        time: float = math.inf,
+        depth: int = 1,
+        flow: Flow = "grassmann",
+        width: int | None = None,
+        start: Any = None,
+        contrastive: bool = True,
+        features: str | Callable[[Tensor], Tensor] = "input",
+        views: str | View = "auto",
+        n_positives: int = 1,
+        negatives: int | Literal["all"] = "all",
+        image_shape: ImageShape | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        random_state: Any = 0,
+        progress: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.time = time
+        self.depth = depth
+        self.flow = flow
+        self.width = width
+        self.start = start
+        self.contrastive = contrastive
+        self.features = features
+        self.views = views
+        self.n_positives = n_positives
+        self.negatives = negatives
+        self.image_shape = image_shape
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        flow_law(self.flow, depth=self.depth)
+        if not is_number(self.time) or not self.time >= 0:
+            raise InputError(f"time must be a number of at least 0, or math.inf, got {self.time!r}")
+        if not isinstance(self.contrastive, bool | np.bool_):
+            raise InputError(f"contrastive must be True or False, got {self.contrastive!r}")
+        if not self.contrastive and self.negatives != "all":
+            raise InputError(
+                f"contrastive=False repels nothing, got negatives={self.negatives!r}; leave one of them out"
+            )
+        if self.width is not None:
+            require_whole("width", self.width, otherwise=", or None")
+        if self.width is not None and self.start is not None:
+            raise InputError(
+                f"start stands for a random network of some width, got width={self.width} too; leave it out"
+            )
+        if self.features != "input" and (isinstance(self.features, str) or not callable(self.features)):
+            raise InputError(f"features must be 'input', an nn.Module or a function, got {self.features!r}")
+
+    def _fit(self, pairs: Pairs, generator: torch.Generator) -> Self:
+        samples = pairs.anchors
+        if not self.contrastive and isinstance(pairs, GivenPairs) and pairs.negatives is not None:
+            raise InputError("contrastive=False repels nothing, so that negatives have no meaning; leave them out")
+        features: FeatureMap = InputFeatures(math.prod(samples.shape))
+        if self.features != "input":
+            features = EncoderFeatures(self.features)
+        d = features(samples[:2]).shape[1]
+        k = require_components(self.n_components, d, "feature(s)")
+        start = self._checked_start(d, k)
+        moments = self._moments(features, pairs, KernelShare(None), contrastive=bool(self.contrastive))
+        C = -moments.matrix()
+        if not bool(torch.isfinite(C).all()):
+            raise features_not_finite()
+        self._fit_dtype, self.kernel_error_, self.eigenvalue_errors_ = samples.dtype, None, None
+        if self.time == math.inf:
+            values, frame = self._limit(C, k, moments)
+            self.loss_ = float(values.sum())
+            return self._finish(features, frame, values, None)
+        if start is None:
+            # W_1^T (W_2 … W_l) of independent uniform frames is uniform too: the first d rows of one frame (h, z).
+            start = random_frame(self._width(d, k), k, generator=generator)[:d]
+        self._require_short(C, k)
+        method: Method = "exact" if self.flow == "oja" else "auto"
+        flow = deep_linear_flow(
+            C, start, times=[float(self.time)], flow=self.flow, depth=int(self.depth), method=method
+        )
+        self.loss_ = float(flow.losses[0])
+        return self._finish(features, flow.maps[0], flow.eigenvalues[:k], None)
+
+    def _limit(self, C: Tensor, k: int, moments: PairMoments) -> tuple[Tensor, Tensor]:
+        """The most negative eigenvalues and their frame."""
+        try:
+            values, frame = leading_eigenpairs(-C, k, moments, self._fit_dtype)
+        except TooManyComponentsError as error:
+            raise TooManyComponentsError(
+                f"n_components={k}, but only {error.most} eigenvalues of the data matrix are negative, so that other "
+                f"outputs tend to 0; ask for at most {error.most} or for a finite time, or give more samples",
+                error.most,
+            ) from None
+        return -values, fix_signs(frame)
+
+    def _width(self, d: int, k: int) -> int:
+        return d + k if self.width is None else int(self.width)
+
+    def _checked_start(self, d: int, k: int) -> Tensor | None:
+        """The map that was given, or None; its singular values are looked at by the flow."""
+        if self._width(d, k) < d:
+            raise InputError(
+                f"W_1^T W_1 = I needs a width of at least the {d} inputs, got {self.width}; raise the width"
+            )
+        if self.start is None:
+            return None
+        try:
+            start = torch.as_tensor(self.start, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"start must be an array of numbers (d, n_components), got {self.start!r}") from error
+        if start.shape != (d, k):
+            raise InputError(f"start must be a map (d, n_components) = {(d, k)}, got {tuple(start.shape)}")
+        return start
+
+    def _require_short(self, C: Tensor, k: int) -> None:
+        """Refuse what an explicit method follows for minutes, or hours: samples of a large scale, or long times."""
+        law = flow_law(self.flow, depth=int(self.depth))
+        if k == 1 or law.gamma == 0 or self.time == 0:
+            return
+        largest = spectral_norm(C, tolerance=1e-2).value
+        if law.alpha * self.time * largest > LONGEST:
+            most = LONGEST / (law.alpha * largest)
+            raise InputError(
+                f"time={self.time:g} is long for eigenvalues of up to {largest:.3g}: at most {most:.3g} is followed "
+                "step by step; pass time=math.inf, or flow='oja', which has an exact solution, or scale the samples"
+            )
