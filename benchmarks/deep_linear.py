@@ -139,10 +139,14 @@ def flows(task: Task, net: kt.nets.MLP, watch: Stopwatch) -> list[Result]:
     before, step = watch.of_a_step(descend, 2000)
     result = Result("flow, (11)", net.width, True, RATE, step, steps, before + steps * step)
     found = [task.judged(result, task.basis @ descend(steps).final_outputs)]
+    plain = partial(deep_linear_descent, C, start, learning_rate=rate, n_steps=steps, eigenbasis=False)
+    result = Result("flow, (11) without eigenvectors", net.width, True, RATE, steps=steps, seconds=watch.seconds(plain))
+    found.append(task.judged(result, plain().final_outputs))
     for way, flow in (("flow, DOP853", "grassmann"), ("flow, exact (oja)", "oja")):
         times = [k * rate for k in range(1, 2 * steps)]
-        losses = deep_linear_flow(C, start, times=times, flow=flow).losses
-        solve = partial(deep_linear_flow, C, start, times=[times[task.steps_to_the_answer(losses) or 0]], flow=flow)
+        options = {"flow": flow, "method": "exact" if flow == "oja" else "dop853"}
+        losses = deep_linear_flow(C, start, times=times, **options).losses
+        solve = partial(deep_linear_flow, C, start, times=[times[task.steps_to_the_answer(losses) or 0]], **options)
         found.append(task.judged(Result(way, net.width, True, seconds=watch.seconds(solve)), solve().maps[0]))
     limit = partial(largest_eigenpairs, -C, Z)
     result = Result("flow, time = ∞", net.width, True, seconds=watch.seconds(limit))

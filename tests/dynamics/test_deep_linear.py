@@ -716,3 +716,14 @@ def test_a_gpu_trains_the_same_network(flow: str) -> None:
     here = train_deep_linear(linear_net(4, 8, 2, depth=2), C4, **options)
     there = train_deep_linear(linear_net(4, 8, 2, depth=2, device=device), C4.to(device), **options)
     torch.testing.assert_close(there.losses.cpu(), here.losses, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_descent_without_eigenvectors_is_the_same(flow: str) -> None:
+    """In the coordinates of x the equation has C in the place of Λ."""
+    C, start = matrix(spectrum(7, "mixed", 3), 3), start_of(7, 3, 3)
+    options = {"learning_rate": 0.02, "n_steps": 60, "flow": flow, "depth": 2}
+    q, maps = (deep_linear_descent(C, start, eigenbasis=e, **options) for e in (True, False))
+    _, basis = torch.linalg.eigh(C)
+    torch.testing.assert_close(basis @ q.final_outputs, maps.final_outputs)
+    torch.testing.assert_close(q.losses, maps.losses)

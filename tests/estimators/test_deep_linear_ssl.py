@@ -59,7 +59,9 @@ def test_it_embeds_as_a_trained_network_does(flow: str, depth: int, steps: int) 
     """To order η: with η = 1e-3, within 2e-3."""
     x, positives, C = small_problem()
     net = network(depth=depth)
-    model = DeepLinearSSL(2, time=1e-3 * steps, depth=depth, flow=flow, start=map_of(net)).fit_pairs(x, positives)
+    model = DeepLinearSSL(2, time=1e-3 * steps, depth=depth, flow=flow, start=map_of(net), centre=False).fit_pairs(
+        x, positives
+    )
     trained = train_deep_linear(net, C, learning_rate=1e-3, n_steps=steps, flow=flow)
     _, basis = torch.linalg.eigh(C)
     expected = as_tensor(x) @ basis @ trained.final_outputs
@@ -76,7 +78,7 @@ def test_it_embeds_as_a_trained_network_does(flow: str, depth: int, steps: int) 
 @pytest.mark.parametrize("z", [1, 2])
 def test_at_infinity_it_spans_what_a_long_training_spans(flow: str, z: int) -> None:
     x, positives, C = small_problem()
-    model = DeepLinearSSL(z, flow=flow).fit_pairs(x, positives)
+    model = DeepLinearSSL(z, flow=flow, centre=False).fit_pairs(x, positives)
     trained = train_deep_linear(network(z=z), C, learning_rate=0.3, n_steps=1200, flow=flow)
     _, basis = torch.linalg.eigh(C)
     frame = torch.from_numpy(model.components_.T)
@@ -131,7 +133,7 @@ def test_the_frame_diagonalises_the_matrix_of_the_pairs(
     negatives = scale * rng.normal(size=(20, n_negatives, 4)) if n_negatives and contrastive else None
     repelled = negatives if contrastive else np.zeros((20, 1, 4))
     C = data_matrix(x, positives, repelled).numpy()
-    model = DeepLinearSSL(2, contrastive=contrastive).fit_pairs(x, positives, negatives)
+    model = DeepLinearSSL(2, contrastive=contrastive, centre=False).fit_pairs(x, positives, negatives)
     W = model.components_.T
     np.testing.assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(C)[:2], rtol=0, atol=1e-12 * scale**2)
     np.testing.assert_allclose(C @ W, W * model.eigenvalues_, rtol=0, atol=1e-10 * scale**2)
@@ -170,7 +172,11 @@ def test_a_large_mean_brings_the_noise_of_views_and_centring_takes_it_away() -> 
     near = DeepLinearSSL(2, random_state=1).fit(x)
     assert (near.eigenvalues_ < -0.5).all()
     with pytest.raises(TooManyComponentsError):
-        DeepLinearSSL(2, random_state=1).fit(x + 300)
+        DeepLinearSSL(2, centre=False, random_state=1).fit(x + 300)
+    far = DeepLinearSSL(2, random_state=1).fit(x + 300)
+    np.testing.assert_allclose(far.eigenvalues_, near.eigenvalues_, rtol=1e-9)
+    np.testing.assert_allclose(far.transform(x + 300), near.transform(x), rtol=0, atol=1e-9)
+    assert DeepLinearSSL(2, centre=False).fit(x).mean_ is None
 
 
 def test_the_matrix_does_not_depend_on_what_is_done_with_it() -> None:
@@ -237,7 +243,7 @@ def test_a_start_of_ones_own(kind: str) -> None:
         "list": start.tolist(),
         "float32": start.astype(np.float32),
     }[kind]
-    model = DeepLinearSSL(2, time=0.7, start=given_).fit_pairs(x, positives)
+    model = DeepLinearSSL(2, time=0.7, start=given_, centre=False).fit_pairs(x, positives)
     flow = deep_linear_flow(C, torch.as_tensor(given_, dtype=torch.float64), times=[0.7])
     np.testing.assert_allclose(model.components_, flow.maps[0].mT, rtol=0, atol=1e-8)
 
@@ -280,7 +286,8 @@ def test_images_are_rows_and_tensors_stay_tensors() -> None:
     images = DeepLinearSSL(3, views="noise:0.1").fit(as_tensor(x))
     found = images.transform(as_tensor(x))
     assert isinstance(found, Tensor)
-    np.testing.assert_allclose(found, x.reshape(30, 64) @ images.components_.T, rtol=0, atol=1e-12)
+    rows_ = x.reshape(30, 64)
+    np.testing.assert_allclose(found, (rows_ - rows_.mean(0)) @ images.components_.T, rtol=0, atol=1e-12)
     assert images.sample_shape_ == (1, 8, 8)
     assert images.components_.shape == as_rows.components_.shape == (3, 64)
     moved = DeepLinearSSL(3).fit(x)  # affine views

@@ -13,8 +13,8 @@ from kontrast._types import Tensor
 from kontrast.data import ImageShape, View
 from kontrast.dynamics import Flow, Method, deep_linear_flow, flow_law
 from kontrast.errors import InputError, TooManyComponentsError, features_not_finite, is_number, require_whole
-from kontrast.estimators.base import KernelShare
-from kontrast.estimators.features import InputFeatures
+from kontrast.estimators.base import KernelShare, batch_rows
+from kontrast.estimators.features import InputFeatures, Shifted
 from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eigenpairs
 from kontrast.estimators.pair_sources import GivenPairs
 from kontrast.linalg import fix_signs, random_frame, spectral_norm
@@ -37,8 +37,8 @@ class DeepLinearSSL(PairEmbedding):
     for `flow="oja"` and for one component. As `time` grows the outputs come to span the eigenvectors of the most
     negative eigenvalues, which `time=math.inf` returns as an orthonormal frame.
 
-    The loss subtracts no mean. Where the samples' mean is large, its product with what views add to the N samples on
-    average drowns the rest of C: centre such samples first, or take many of them.
+    The mean of the anchors is subtracted first, which the contrastive loss does not see in expectation. Without that
+    (`centre=False`, the paper's own C) a large mean, times what views add to the N samples on average, drowns C.
 
     Args:
         n_components: z, the dimension of the embedding.
@@ -51,6 +51,8 @@ class DeepLinearSSL(PairEmbedding):
         width: of the hidden layers, at least d; None is d + n_components. It matters through the random start alone.
         start: the map (d, n_components) at time 0, u(x) = start^T x, instead of a random network's: `net(torch.eye(d))`
             of your own. Its singular values are at most 1.
+        centre: subtract the mean μ of the anchors: u(x) = components_ (x − μ). The non-contrastive loss, whose C is
+            −E[x x^T] and not a covariance, is another one without.
         contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
         features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
             the linear network.
@@ -65,6 +67,7 @@ class DeepLinearSSL(PairEmbedding):
 
     Attributes:
         components_: the map u, (n_components, d); orthonormal rows at `time=math.inf`.
+        mean_: μ (d,), or None without `centre`.
         eigenvalues_: the n_components smallest of C, ascending: what is negative is learnt. The sum of the negative
             ones is the smallest loss that there is.
         loss_: Tr(u C u^T) at `time`.
@@ -85,6 +88,7 @@ class DeepLinearSSL(PairEmbedding):
         flow: Flow = "grassmann",
         width: int | None = None,
         start: Any = None,
+        centre: bool = True,
         contrastive: bool = True,
         features: str | Callable[[Tensor], Tensor] = "input",
         views: str | View = "auto",
@@ -102,6 +106,7 @@ class DeepLinearSSL(PairEmbedding):
         self.flow = flow
         self.width = width
         self.start = start
+        self.centre = centre
         self.contrastive = contrastive
         self.features = features
         self.views = views
@@ -118,8 +123,9 @@ class DeepLinearSSL(PairEmbedding):
         flow_law(self.flow, depth=self.depth)
         if not is_number(self.time) or not self.time >= 0:
             raise InputError(f"time must be a number of at least 0, or math.inf, got {self.time!r}")
-        if not isinstance(self.contrastive, bool | np.bool_):
-            raise InputError(f"contrastive must be True or False, got {self.contrastive!r}")
+        for name in ("centre", "contrastive"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not self.contrastive and self.negatives != "all":
             raise InputError(
                 f"contrastive=False repels nothing, got negatives={self.negatives!r}; leave one of them out"
@@ -143,7 +149,9 @@ class DeepLinearSSL(PairEmbedding):
         d = features(samples[:2]).shape[1]
         k = require_components(self.n_components, d, "feature(s)")
         start = self._checked_start(d, k)
-        moments = self._moments(features, pairs, KernelShare(None), contrastive=bool(self.contrastive))
+        mean = self._mean(features, pairs) if self.centre else None
+        shifted = features if mean is None else Shifted(features, mean)
+        moments = self._moments(shifted, pairs, KernelShare(None), contrastive=bool(self.contrastive))
         C = -moments.matrix()
         if not bool(torch.isfinite(C).all()):
             raise features_not_finite()
@@ -151,7 +159,7 @@ class DeepLinearSSL(PairEmbedding):
         if self.time == math.inf:
             values, frame = self._limit(C, k, moments)
             self.loss_ = float(values.sum())
-            return self._finish(features, frame, values, None)
+            return self._finish(features, frame, values, mean)
         if start is None:
             # W_1^T (W_2 … W_l) of independent uniform frames is uniform too: the first d rows of one frame (h, z).
             start = random_frame(self._width(d, k), k, generator=generator)[:d]
@@ -161,7 +169,15 @@ class DeepLinearSSL(PairEmbedding):
             C, start, times=[float(self.time)], flow=self.flow, depth=int(self.depth), method=method
         )
         self.loss_ = float(flow.losses[0])
-        return self._finish(features, flow.maps[0], flow.eigenvalues[:k], None)
+        return self._finish(features, flow.maps[0], flow.eigenvalues[:k], mean)
+
+    def _mean(self, features: FeatureMap, pairs: Pairs) -> Tensor:
+        """Of the anchors' features, in their number type."""
+        samples, d = pairs.anchors, features(pairs.anchors[:2]).shape[1]
+        total = torch.zeros(d, dtype=torch.float64, device=samples.device)
+        for batch in samples.batches(batch_rows(d)):
+            total += features(samples[batch]).sum(0, dtype=torch.float64)
+        return (total / len(samples)).to(samples.dtype)
 
     def _limit(self, C: Tensor, k: int, moments: PairMoments) -> tuple[Tensor, Tensor]:
         """The most negative eigenvalues and their frame."""

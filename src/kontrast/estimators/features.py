@@ -174,6 +174,23 @@ class InputFeatures:
         return x.flatten(1)
 
 
+@dataclass(frozen=True)
+class Shifted:
+    """Features less a constant."""
+
+    features: FeatureMap
+    mean: Tensor
+
+    @property
+    def n_features(self) -> int:
+        """The number M of features."""
+        return self.features.n_features
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, …) → (n, M)."""
+        return self.features(x) - self.mean
+
+
 def _some(samples: Samples, generator: torch.Generator) -> Tensor:
     return samples[torch.randperm(len(samples), generator=generator)[:SAMPLES_LOOKED_AT]]
 
