@@ -21,7 +21,7 @@ from kontrast.dynamics import increasing_times
 from kontrast.errors import InputError
 from kontrast.linalg import as_symmetric, require_symmetric
 
-LATE_RATIOS = (1e-12, 1e-3)  # s₂/s₁ where its decay is late enough to be one exponential and above rounding
+LATE_RATIOS = (1e-12, 1e-8)  # s₂/s₁ where its decay is late enough to be one exponential and above rounding
 
 
 def effective_rank(embedding: Tensor, *, centred: bool = True) -> float:
@@ -76,7 +76,7 @@ class Collapse:
         return s[:, 1] / s[:, 0] if s.shape[1] > 1 else torch.zeros_like(self.times)
 
     def measured_rate(self) -> float:
-        """The decay rate of s₂/s₁, minus the slope of its logarithm, over the times at which it is 1e-12 to 1e-3.
+        """The decay rate of s₂/s₁, minus the slope of its logarithm, over the times at which it is 1e-12 to 1e-8.
 
         Least squares; NaN where fewer than 3 of the times are so late.
         """

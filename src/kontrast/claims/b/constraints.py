@@ -1,0 +1,220 @@
+"""Paper B, Prop. 3: four constraints with one optimum, and the width that the fourth needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+
+from kontrast._types import Tensor
+from kontrast.claims.b.problems import matrix_with
+from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.registry import claim
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
+from kontrast.losses import scaled
+from kontrast.spectral import constrained_descent, constrained_optimum
+
+Constraint = Literal["scaled", "operator", "product", "orthonormal"]
+D, Z = 6, 3
+PROBLEMS: tuple[Constraint, ...] = ("scaled", "operator", "product", "orthonormal")  # 1 to 4
+FEW, MANY = 1, 4  # negative eigenvalues: fewer than the outputs, and more
+ENOUGH = D + Z - FEW  # the least width for the few
+RATE = 0.1
+SPREADS = (None, 0.3, 0.03)  # of random points: anywhere, about the optimum, close to it
+
+
+@claim(
+    "B.prop3",
+    source="Paper B, Prop. 3",
+    title="Scaled loss, operator norms and orthonormal weights have one optimum",
+    printed="If C has a negative eigenvalue there are W₁, W₂ that are optimal for (1) the loss over ‖W₁‖₂²‖W₂‖₂², (2) "
+    "the loss under ‖W₁‖₂, ‖W₂‖₂ ≤ 1, (3) under ‖W₂^T W₁‖₂ ≤ 1, and (4) under W₁^T W₁ = I, W₂^T W₂ = I.",
+    corrected="The common optimum is the sum of the k = min(z, number of negative eigenvalues) most negative ones, and "
+    "(4) reaches it only at a width h ≥ d + z − k. Below, down to h = d, (4) is forced to keep z + d − h directions, "
+    "and its optimum is the sum of that many smallest eigenvalues, some of them positive.",
+    recorded=Verdict.CORRECTED,
+    cost=3,
+)
+def proposition_3(setting: Setting) -> Evidence:
+    """All four by descent from random weights and at random feasible points; then (4) by width."""
+    seeds = setting.seeds(quick=2, full=8, paper=20)
+    n_steps = setting.pick(quick=1000, full=3000, paper=6000)
+    n_points = setting.pick(quick=2000, full=20_000, paper=100_000)
+    widths = range(D, D + Z + 1)
+    four = sweep((ENOUGH,), seeds, lambda width, seed: _four_problems(width, seed, n_steps, n_points))
+    by_width = sweep(widths, seeds, _orthonormal)
+    narrow, wide = by_width.sel(width=D), by_width.where(by_width.width >= ENOUGH, drop=True)
+    below = by_width.where(by_width.width < ENOUGH, drop=True)
+    return evidence(
+        {
+            **{f"gap_{name}": float(four[f"gap_{name}"].values.max()) for name in PROBLEMS},
+            **{f"lowest_point_{name}": float(four[f"lowest_{name}"].values.min()) for name in PROBLEMS},
+            "spread_of_common_weights": float(four.common.values.max()),
+            "excess_at_h_equal_d": float(narrow.reached.values.min()),
+            "largest_excess_at_h_equal_d": float(narrow.reached.values.max()),
+            "smallest_excess_below_the_width": float(below.reached.values.min()),
+            "excess_from_the_width_on": float(np.abs(wide.reached.values).max()),
+            "error_of_predicted_excess": float(by_width.error.values.max()),
+        },
+        [
+            Criterion("excess_at_h_equal_d", "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
+            *(
+                Criterion(
+                    f"gap_{name}",
+                    f"({k}) by descent: within 1e-3 of the optimum (h = d + z − k)",
+                    low=-1e-9,
+                    high=1e-3,
+                    role="corrected",
+                )
+                for k, name in enumerate(PROBLEMS, start=1)
+            ),
+            *(
+                Criterion(f"lowest_point_{name}", f"({k}): no feasible point is below", low=-1e-12, role="corrected")
+                for k, name in enumerate(PROBLEMS, start=1)
+            ),
+            Criterion(
+                "spread_of_common_weights", "the weights of (4) attain it in all four", high=1e-12, role="corrected"
+            ),
+            Criterion("excess_at_h_equal_d", "at h = d (4) is worse, relative", low=0.02, role="corrected"),
+            Criterion("smallest_excess_below_the_width", "as at any h < d + z − k", low=0.01, role="corrected"),
+            Criterion("excess_from_the_width_on", "and not from there on", high=1e-3, role="corrected"),
+            Criterion("error_of_predicted_excess", "both as predicted", high=1e-3, role="corrected"),
+        ],
+        data=by_width,
+        panels=[
+            Panel(
+                f"Problem 4 with {FEW} negative eigenvalues and {Z} outputs",
+                "width h",
+                "optimum above that of problems 1 to 3, relative",
+                (
+                    curve("descent", list(widths), seed_mean(by_width.reached)),
+                    curve("closed form", list(widths), seed_mean(by_width.predicted), "dashed"),
+                ),
+                x_log=False,
+                y_log=False,
+            ),
+            Panel(
+                f"Descent at h = {ENOUGH}",
+                "problem",
+                "loss above the optimum, relative",
+                tuple(
+                    curve(
+                        f"seed {seed}",
+                        range(1, 5),
+                        [max(float(four[f"gap_{name}"].sel(width=ENOUGH, seed=seed)), 1e-16) for name in PROBLEMS],
+                    )
+                    for seed in seeds
+                ),
+                x_log=False,
+            ),
+        ],
+        setting={"d": D, "d_out": Z, "negative_eigenvalues": [FEW, MANY], "n_steps": n_steps, "n_points": n_points},
+    )
+
+
+def _matrix(n_negative: int, seed: int) -> Tensor:
+    """Eigenvalues about −1 to −0.4, apart, and 0.03 to 0.15."""
+    draw = generator("signs", seed, n_negative)
+    negative = -torch.linspace(1, 0.4, n_negative) - 0.05 * torch.rand(n_negative, generator=draw)
+    positive = 0.03 + 0.12 * torch.rand(D - n_negative, generator=draw)
+    return matrix_with(torch.cat([negative, positive]).double(), seed)
+
+
+def _optimum(C: Tensor) -> float:
+    """The sum of the min(z, number of negative) most negative eigenvalues, from the definition."""
+    return float(torch.linalg.eigvalsh(C)[:Z].clamp(max=0).sum())
+
+
+def _four_problems(width: int, seed: int, n_steps: int, n_points: int) -> dict[str, object]:
+    """Gaps of the four descents, the lowest random points and the common weights, the worst of few and many."""
+    found: dict[str, float] = {}
+    for n_negative in (FEW, MANY):
+        C = _matrix(n_negative, seed)
+        target = _optimum(C)
+        now = {"common": _common_weights(C, width, target)}
+        for place, problem in enumerate(PROBLEMS):
+            run = constrained_descent(
+                C,
+                Z,
+                width=width,
+                constraint=problem,
+                learning_rate=RATE,
+                n_steps=n_steps if problem == "scaled" else n_steps // 4,
+                generator=generator("descent", seed, n_negative, place),
+            )
+            now[f"gap_{problem}"] = (float(run.losses[-1]) - target) / abs(target)
+            draw = generator("feasible", seed, n_negative, place)
+            now[f"lowest_{problem}"] = -_lowest(C, problem, width, n_points, draw, target)
+        found = {name: largest(found.get(name, -math.inf), value) for name, value in now.items()}
+    return {name: -value if name.startswith("lowest") else value for name, value in found.items()}
+
+
+def _loss(C: Tensor, u: Tensor) -> Tensor:
+    """Tr(u^T C u) of maps u = W₁^T W₂ (…, d, z)."""
+    return torch.einsum("...ij,ik,...kj->...", u, C, u)
+
+
+def _common_weights(C: Tensor, width: int, target: float) -> float:
+    """How far the optimal weights of (4) are from feasible in (4) and from optimal in each of the four."""
+    best = constrained_optimum(C, Z, width=width, constraint="orthonormal")
+    u = best.W1.mT @ best.W2
+    loss = _loss(C, u)
+    feasible = [W.mT @ W - torch.eye(W.shape[1], dtype=W.dtype) for W in (best.W1, best.W2)]
+    values = [constrained_optimum(C, Z, width=width, constraint=p).value for p in PROBLEMS]
+    return largest(
+        *(float(rest.abs().max()) for rest in feasible),
+        float(torch.linalg.matrix_norm(u, ord=2)) - 1,
+        *(abs(value - target) for value in (*values, float(loss), float(scaled(loss, best.W1, best.W2)))),
+    )
+
+
+def _lowest(C: Tensor, problem: Constraint, width: int, n: int, draw: torch.Generator, target: float) -> float:
+    """The least (objective − optimum)/|optimum| among random points that keep the constraint, in blocks."""
+    best = constrained_optimum(C, Z, width=width, constraint="orthonormal")
+    lowest = math.inf
+    for block in range(max(1, n // 500)):
+        W1, W2 = (_perturbed(W, 500, SPREADS[block % 3], draw) for W in (best.W1, best.W2))
+        lowest = float(np.min([lowest, float((_objective(C, problem, W1, W2).min() - target) / abs(target))]))
+    return lowest
+
+
+def _perturbed(W: Tensor, n: int, spread: float | None, draw: torch.Generator) -> Tensor:
+    """N matrices: Gaussian, or `spread` times Gaussian about W."""
+    noise = torch.randn(n, *W.shape, generator=draw, dtype=W.dtype)
+    return noise if spread is None else W + spread * noise
+
+
+def _objective(C: Tensor, problem: Constraint, W1: Tensor, W2: Tensor) -> Tensor:
+    """The problem's own objective at the nearest feasible points."""
+    if problem == "orthonormal":
+        W1, W2 = (torch.linalg.qr(W).Q for W in (W1, W2))
+        return _loss(C, W1.mT @ W2)
+    norms = [torch.linalg.matrix_norm(W, ord=2)[:, None, None] for W in (W1, W2)]
+    if problem == "operator":
+        W1, W2 = (W / norm.clamp(min=1) for W, norm in zip((W1, W2), norms, strict=True))
+        return _loss(C, W1.mT @ W2)
+    u = W1.mT @ W2
+    if problem == "scaled":
+        u = u / (norms[0] * norms[1])
+        return _loss(C, u)
+    return _loss(C, u / torch.linalg.matrix_norm(u, ord=2)[:, None, None])
+
+
+def _orthonormal(width: int, seed: int) -> dict[str, object]:
+    """What (4) reaches with few negative eigenvalues, above the optimum of the others, and what is predicted."""
+    C = _matrix(FEW, seed)
+    target = _optimum(C)
+    run = constrained_descent(
+        C,
+        Z,
+        width=width,
+        constraint="orthonormal",
+        learning_rate=2 * RATE,
+        n_steps=600,
+        generator=generator("width", seed, width),
+    )
+    reached = (float(run.losses[-1]) - target) / abs(target)
+    predicted = (constrained_optimum(C, Z, width=width, constraint="orthonormal").value - target) / abs(target)
+    return {"reached": reached, "predicted": predicted, "error": abs(reached - predicted)}

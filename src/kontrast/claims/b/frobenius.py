@@ -1,0 +1,171 @@
+"""Paper B, Prop. 2: bounds on Frobenius norms, under which one dimension takes all."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kontrast._types import Tensor
+from kontrast.claims.b.problems import matrix_with, moons, noisy_pairs
+from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import log_steps
+from kontrast.claims.registry import claim
+from kontrast.claims.setting import Setting, generator, largest, sweep
+from kontrast.dynamics import contrastive_problem, gradient_descent
+from kontrast.linalg import frobenius_ball
+from kontrast.losses import contrastive_trace_loss
+from kontrast.nets import MLP, parameters_of
+from kontrast.spectral import constrained_descent, constrained_optimum, effective_rank
+
+D, Z, WIDTH, BOUNDS = 5, 3, 8, (1.5, 0.8)
+
+
+@claim(
+    "B.prop2",
+    source="Paper B, Prop. 2",
+    title="A bound on Frobenius norms does not prevent dimension collapse",
+    printed="The minimum of (1) under ‖W₁‖_F ≤ c₁, ‖W₂‖_F ≤ c₂ is attained with a single output that is not zero: "
+    "c₁²c₂²λ₁ for a linear network, and W₂ of rank one for any φ.",
+    recorded=Verdict.HOLDS,
+)
+def proposition_2(setting: Setting) -> Evidence:
+    """Projected descent from many starts, random feasible points, and the closed form; linear, then tanh."""
+    seeds = setting.seeds(quick=6, full=40, paper=100)
+    n_steps, n_points = setting.pick(quick=400, full=1500, paper=1500), 2000
+    steps = log_steps(n_steps, 14)
+    data = sweep(
+        (WIDTH,),
+        seeds,
+        lambda width, seed: _frobenius(width, seed, steps, n_points) | _bounded_network(seed, n_steps),
+        t=steps,
+    )
+    end = data.isel(t=-1)
+    values = {
+        "gap_at_the_end": float(end.gap.values.max()),
+        "rank_at_the_end": float(end.ranks.values.max()),
+        "error_of_the_closed_form": float(data.closed.values.max()),
+        "distance_between_solutions": float(data.distance.values.max()),
+        "lowest_random_point": float(data.lowest.values.min()),
+        "norm_without_negative_eigenvalues": float(data.vanishing.values.max()),
+        "rank_of_tanh_network": float(data.rank_tanh.values.max()),
+    }
+    return evidence(
+        values,
+        [
+            Criterion("gap_at_the_end", "descent reaches c₁²c₂²λ₁, relative gap", low=-1e-9, high=1e-3),
+            Criterion("rank_at_the_end", "with an effective rank of 1", high=1.01),
+            Criterion("error_of_the_closed_form", "one output attains it", high=1e-12),
+            Criterion("distance_between_solutions", "the only solution up to rotations (u^T u)", high=0.05),
+            Criterion("lowest_random_point", "no feasible point is below (relative)", low=-1e-12),
+            Criterion("norm_without_negative_eigenvalues", "no negative eigenvalue: the outputs vanish", high=0.01),
+            Criterion("rank_of_tanh_network", "a tanh network ends with rank 1", high=1.01),
+        ],
+        data=data,
+        panels=[
+            Panel(
+                "Projected descent under Frobenius norms",
+                "step",
+                label,
+                tuple(
+                    curve(
+                        f"start {seed + 1}",
+                        data.t[1:],
+                        np.maximum(data[what].isel(width=0, seed=seed)[1:], 1e-16),
+                        "plain",
+                    )
+                    for seed in range(min(6, len(seeds)))
+                ),
+                y_log=what == "gap",
+            )
+            for what, label in (("gap", "loss above the optimum, relative"), ("ranks", "effective rank"))
+        ],
+        setting={"d": D, "d_out": Z, "width": WIDTH, "bounds": list(BOUNDS), "n_steps": n_steps, "n_points": n_points},
+    )
+
+
+def _frobenius(width: int, seed: int, steps: Sequence[int], n_points: int) -> dict[str, object]:
+    """One matrix C and one start: descent, its end against the optimum, random points, and a C without negatives."""
+    draw = generator("frobenius", seed)
+    values = torch.cat([torch.linspace(-1, -0.5, 3), torch.linspace(0.1, 1, D - 3)]).double()
+    C = matrix_with(values, seed)
+    best = constrained_optimum(C, Z, width=width, constraint="frobenius", bounds=BOUNDS)
+    descend = functools.partial(
+        constrained_descent,
+        n_outputs=Z,
+        width=width,
+        constraint="frobenius",
+        bounds=BOUNDS,
+        learning_rate=0.2,
+        generator=draw,
+    )
+    run = descend(C, n_steps=steps[-1], record_at=steps)
+    assert run.outputs is not None
+    u = best.W1.mT @ best.W2  # (d, z)
+    v = torch.linalg.eigh(C).eigenvectors[:, :1]
+    expected = (BOUNDS[0] * BOUNDS[1]) ** 2 * v @ v.mT
+    W1, W2 = run.final_parameters["W1"], run.final_parameters["W2"]
+    found = W1.mT @ W2 @ W2.mT @ W1
+    vanishing = descend(matrix_with(values.abs().clamp(min=0.5), seed), n_steps=600)
+    target = (BOUNDS[0] * BOUNDS[1]) ** 2 * float(values[0])
+    return {
+        "gap": (run.losses[list(steps)] - target) / abs(target),
+        "ranks": np.array([effective_rank(q, centred=False) for q in run.outputs]),
+        "closed": largest(
+            abs(best.value - target),
+            abs(float(torch.trace(u.mT @ C @ u)) - target),
+            float(u[:, 1:].abs().max()),
+            float(best.W1.norm()) - BOUNDS[0],
+            float(best.W2.norm()) - BOUNDS[1],
+        ),
+        "distance": float((found - expected).norm() / expected.norm()),
+        "lowest": _lowest_point(C, (best.W1, best.W2), n_points, draw, target),
+        "vanishing": float(vanishing.final_outputs.norm()),
+    }
+
+
+def _lowest_point(C: Tensor, best: tuple[Tensor, Tensor], n: int, draw: torch.Generator, target: float) -> float:
+    """The least (loss − optimum)/|optimum| among random weights on the spheres, most of them near the best ones."""
+    lowest = math.inf
+    for spread in (None, 0.1, 0.01):
+        W1, W2 = (
+            torch.randn(n // 3, *W.shape, generator=draw, dtype=W.dtype) * (1 if spread is None else spread)
+            + (0 if spread is None else W)
+            for W in best
+        )
+        W1, W2 = (c * W / torch.linalg.matrix_norm(W)[:, None, None] for c, W in zip(BOUNDS, (W1, W2), strict=True))
+        u = W1.mT @ W2
+        losses = torch.einsum("nij,ik,nkj->n", u, C, u)
+        lowest = float(np.min([lowest, float((losses.min() - target) / abs(target))]))
+    return lowest
+
+
+def _bounded_network(seed: int, n_steps: int) -> dict[str, object]:
+    """The effective rank of a tanh network after descent of (1) on half moons under bounds on Frobenius norms."""
+    pairs = noisy_pairs(moons(100, seed), seed)
+    net = MLP(
+        3,
+        WIDTH,
+        2,
+        activation="tanh",
+        parametrization="standard",
+        generator=generator("bounded", seed),
+        dtype=torch.float64,
+    )
+
+    def step(parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
+        return frobenius_ball(parameter - learning_rate * gradient, 2.0)
+
+    start = parameters_of(net)
+    run = gradient_descent(
+        net.at,
+        start,
+        contrastive_problem(pairs, contrastive_trace_loss),
+        learning_rate=0.2 / pairs.n_anchors,
+        n_steps=n_steps,
+        steps=dict.fromkeys(start, step),
+    )
+    return {"rank_tanh": effective_rank(run.final_outputs, centred=False)}

@@ -1,0 +1,157 @@
+"""Paper B, Lemma 1: do the outputs of a model interact through its tangent kernel?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import xarray as xr
+from torch import nn
+
+from kontrast._types import Tensor
+from kontrast.claims.b.problems import moons
+from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.panels import guide
+from kontrast.claims.registry import claim
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
+from kontrast.kernels import empirical_ntk, empirical_ntk_components, infinite_ntk
+from kontrast.nets import MLP
+
+
+class KernelMachine(nn.Module):
+    """u(x) = Θψ(x) with features that do not train; the linear model for ψ(x) = x."""
+
+    def __init__(self, theta: Tensor, features: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+        super().__init__()
+        self.theta, self.features = nn.Parameter(theta), features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d) → (n, z)."""
+        return self.features(x) @ self.theta.mT
+
+
+ACTIVATIONS = ("relu", "tanh", "linear")
+N_POINTS, N_OUTPUTS = 8, 4
+
+
+@claim(
+    "B.lem1",
+    source="Paper B, Lemma 1 and its proof A.1",
+    title="No interaction across outputs: exact for linear and kernel models, in the limit for networks",
+    printed="The tangent kernel between two outputs is 0, and that of one output k(x, x'). For wide networks "
+    "this follows as all gradients vanish but those of the last layer: the W₁ part is 0 for l = j as well, and the "
+    "kernel of one output is ⟨φ(W₁x), φ(W₁x')⟩ (x^T x' for the identity).",
+    corrected="Exact for Θψ(x). In networks the kernel between outputs falls as h^{−1/2}; the W₁ part of one output's "
+    "own kernel does not fall: it tends to a fixed share (1/2 for ReLU and the identity), and the whole to the "
+    "infinite NTK (2x^T x' for the identity). Little movement of W₁ is not little effect.",
+    recorded=Verdict.CORRECTED,
+)
+def lemma_1(setting: Setting) -> Evidence:
+    """Empirical tangent kernels by parameter over widths and seeds, beside the infinite one."""
+    widths = setting.pick(quick=(64, 256, 1024), full=(32, 128, 512, 2048), paper=(32, 128, 512, 2048, 8192))
+    seeds = setting.seeds(quick=30, full=100, paper=200)
+    x = moons(N_POINTS, 0)
+    data = sweep(
+        widths,
+        seeds,
+        lambda width, seed: {
+            f"{what}_{phi}": value for phi in ACTIVATIONS for what, value in _kernel_parts(x, phi, width, seed).items()
+        },
+    )
+    last = data.isel(width=-1)
+    exact = largest(*(_exact_model_error(x, seed) for seed in seeds[:5]))
+    shares = {phi: float(last[f"share_{phi}"].mean(skipna=False)) for phi in ACTIVATIONS}
+    return evidence(
+        {
+            "exact_model_error": exact,
+            **{f"exponent_between_outputs_{phi}": width_law(data[f"cross_{phi}"]) for phi in ACTIVATIONS},
+            **{f"exponent_to_the_infinite_ntk_{phi}": width_law(data[f"total_{phi}"]) for phi in ACTIVATIONS},
+            **{f"exponent_of_first_layer_{phi}": width_law(data[f"share_{phi}"]) for phi in ACTIVATIONS},
+            **{f"share_of_first_layer_{phi}": share for phi, share in shares.items()},
+            **{f"distance_to_last_layer_{phi}": float(last[f"last_{phi}"].mean(skipna=False)) for phi in ACTIVATIONS},
+        },
+        [
+            *(
+                Criterion(f"exponent_of_first_layer_{phi}", f"the W₁ part vanishes ({phi})", high=-0.4)
+                for phi in ACTIVATIONS
+            ),
+            *(
+                Criterion(f"distance_to_last_layer_{phi}", f"the kernel is ⟨φ(W₁x), φ(W₁x')⟩ ({phi})", high=0.1)
+                for phi in ACTIVATIONS
+            ),
+            Criterion("exact_model_error", "linear and kernel models: exact", high=1e-12, role="corrected"),
+            *(c for phi in ACTIVATIONS for c in _corrected_lemma(phi)),
+        ],
+        data=data,
+        panels=[_kernel_panel(data, phi) for phi in ("relu", "tanh")],
+        setting={"data": "half moons in R³", "n_samples": N_POINTS, "d_out": N_OUTPUTS},
+    )
+
+
+def _corrected_lemma(phi: str) -> tuple[Criterion, ...]:
+    low, high = (0.5, 0.6) if phi == "tanh" else (0.47, 0.53)
+    return (
+        Criterion(
+            f"exponent_between_outputs_{phi}", f"outputs decouple as h^−1/2 ({phi})", -0.6, -0.4, role="corrected"
+        ),
+        Criterion(
+            f"exponent_to_the_infinite_ntk_{phi}", f"the whole tends to the NTK ({phi})", -0.65, -0.35, role="corrected"
+        ),
+        Criterion(f"exponent_of_first_layer_{phi}", f"the W₁ part stays ({phi})", -0.05, 0.05, role="corrected"),
+        Criterion(f"share_of_first_layer_{phi}", f"at a share of ({phi})", low, high, role="corrected"),
+    )
+
+
+def _kernel_parts(x: Tensor, activation: str, width: int, seed: int) -> dict[str, float]:
+    """Sizes of the kernel between outputs, of W₁'s part of one output's own, and distances, relative to the limit."""
+    net = MLP(
+        3, width, N_OUTPUTS, activation=activation, generator=generator("kernel", seed, width), dtype=torch.float64
+    )
+    parts = empirical_ntk_components(net, x)
+    whole = parts["hidden.0"] + parts["output"]  # (n, n, z, z)
+    limit = infinite_ntk(x, activation=activation)
+    own, first, last = (
+        torch.stack([kernel[:, :, k, k] for k in range(N_OUTPUTS)])
+        for kernel in (whole, parts["hidden.0"], parts["output"])
+    )
+    across = whole[:, :, ~torch.eye(N_OUTPUTS, dtype=torch.bool)]  # (n, n, z(z − 1))
+    size = float(limit.norm())
+    return {
+        "cross": float(across.norm()) / math.sqrt(across.shape[2]) / size,
+        "total": float((own - limit).norm()) / math.sqrt(N_OUTPUTS) / size,
+        "share": float(torch.einsum("kii->", first) / torch.einsum("kii->", own)),
+        "last": float((own - last).norm() / own.norm()),
+    }
+
+
+def _exact_model_error(x: Tensor, seed: int) -> float:
+    """The tangent kernel of Θx and of Θψ(x) against I ⊗ k(x, x'), relative."""
+    net = MLP(3, 50, 1, activation="tanh", generator=generator("features", seed), dtype=torch.float64)
+    W1 = net.layers()[0][0]
+    errors = []
+    for features in (lambda points: points, lambda points: torch.tanh(points @ W1.mT)):
+        psi = features(x)
+        theta = torch.randn(N_OUTPUTS, psi.shape[1], generator=generator("theta", seed), dtype=torch.float64)
+        K = empirical_ntk(KernelMachine(theta, features), x)
+        expected = (psi @ psi.mT)[:, :, None, None] * torch.eye(N_OUTPUTS, dtype=x.dtype)
+        errors.append(float((K - expected).norm() / expected.norm()))
+    return largest(*errors)
+
+
+def _kernel_panel(data: xr.Dataset, phi: str) -> Panel:
+    labels = {
+        "cross": "between two outputs",
+        "total": "one output: distance to the infinite NTK",
+        "share": "one output: share of W₁",
+    }
+    means = {what: seed_mean(data[f"{what}_{phi}"]) for what in labels}
+    return Panel(
+        f"The tangent kernel's parts ({phi})",
+        "width h",
+        "relative size",
+        (
+            *(curve(label, data.width, means[what]) for what, label in labels.items()),
+            guide(data.width, means["cross"], -0.5, "h^−1/2"),
+        ),
+    )
