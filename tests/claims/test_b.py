@@ -53,7 +53,7 @@ def without_the_clock(real: Any) -> Any:
 
 
 BROKEN: list[tuple[str, Any, str, Break]] = [
-    ("B.thm2", deep_linear, "flow_law", another_law(gamma=1.95)),
+    ("B.thm2", deep_linear, "flow_law", another_law(beta=2.05)),
     ("B.thm2", deep_linear, "STEPS", as_raw_qr),
     ("B.thm2", flows, "deep_linear_descent", always_corrected),
     ("B.fig3", flows, "deep_linear_descent", always_corrected),
