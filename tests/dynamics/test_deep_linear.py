@@ -727,3 +727,11 @@ def test_descent_without_eigenvectors_is_the_same(flow: str) -> None:
     _, basis = torch.linalg.eigh(C)
     torch.testing.assert_close(basis @ q.final_outputs, maps.final_outputs)
     torch.testing.assert_close(q.losses, maps.losses)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e300])
+def test_times_that_would_take_hours_are_refused(scale: float) -> None:
+    options = {"times": [1e7 / scale], "flow": "oja"}
+    with pytest.raises(InputError, match="is long for eigenvalues of up to .* at most .* is followed step by step"):
+        deep_linear_flow(C4 * scale, START, **options)
+    assert torch.isfinite(deep_linear_flow(C4 * scale, START, method="exact", **options).q).all()

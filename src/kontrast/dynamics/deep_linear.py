@@ -48,6 +48,7 @@ from kontrast.nets import MLP, parameters_of
 
 Method = Literal["auto", "exact", "dop853"]
 STEPS: dict[str, Step] = {"grassmann": grassmann_step, "polar": polar_step, "oja": cayley_step}
+LONGEST = 2e5  # α · time · max |λ| that is integrated: half a minute for d = 784
 FINEST = 1e-13  # DOP853 takes no relative tolerance below 100 roundings
 ABOVE_ONE = 1e-6  # by how much a singular value of the start may exceed 1 through rounding, float32's included
 
@@ -130,6 +131,7 @@ def deep_linear_flow(
     scale = float(eigenvalues.abs().max()) or 1.0  # only Λt matters; the solvers' tolerances are for |Λ| = 1
     values, clock = eigenvalues.cpu().numpy() / scale, times_ * scale
     if method == "dop853" or (method == "auto" and z > 1):
+        _require_short(law, float(eigenvalues.abs().max()), float(times_[-1]))
         q = _integrated(law, values, q0, clock, tolerance)
     else:
         q = one_output_solution(law, values, q0[:, 0], clock) if z == 1 else oja_solution(law, values, q0, clock)
@@ -292,6 +294,16 @@ def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance:
     if not flow.success or not np.isfinite(flow.y).all():
         raise ConvergenceError(f"the flow could not be followed to the last time: {flow.message}")
     return np.asarray(flow.y.T).reshape(len(times), -1, z)[:, :d]
+
+
+def _require_short(law: FlowLaw, largest: float, time: float) -> None:
+    """Refuse what explicit steps of about 1/(α|λ|) follow for minutes, or hours: long times, or a C of large scale."""
+    if law.alpha * largest * time > LONGEST:
+        most = LONGEST / (law.alpha * largest)
+        raise InputError(
+            f"time={time:g} is long for eigenvalues of up to {largest:.3g}: at most {most:.3g} is followed step by "
+            "step; take the limit instead, or flow='oja' with its exact solution, or divide C by the number of anchors"
+        )
 
 
 def _checked_start(start: Tensor, C: Tensor) -> Tensor:

@@ -17,13 +17,9 @@ from kontrast.estimators.base import KernelShare, batch_rows
 from kontrast.estimators.features import InputFeatures, Shifted
 from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eigenpairs
 from kontrast.estimators.pair_sources import GivenPairs
-from kontrast.linalg import fix_signs, random_frame, spectral_norm
+from kontrast.linalg import fix_signs, random_frame
 from kontrast.nets import EncoderFeatures, FeatureMap
 from kontrast.spectral import PairMoments, require_components
-
-LONGEST = (
-    2e5  # α · time · |λ| of a flow that is integrated: half a minute for d = 784, as explicit steps are of size 1/|λ|
-)
 
 
 class DeepLinearSSL(PairEmbedding):
@@ -163,7 +159,6 @@ class DeepLinearSSL(PairEmbedding):
         if start is None:
             # W_1^T (W_2 … W_l) of independent uniform frames is uniform too: the first d rows of one frame (h, z).
             start = random_frame(self._width(d, k), k, generator=generator)[:d]
-        self._require_short(C, k)
         method: Method = "exact" if self.flow == "oja" else "auto"
         flow = deep_linear_flow(
             C, start, times=[float(self.time)], flow=self.flow, depth=int(self.depth), method=method
@@ -209,16 +204,3 @@ class DeepLinearSSL(PairEmbedding):
         if start.shape != (d, k):
             raise InputError(f"start must be a map (d, n_components) = {(d, k)}, got {tuple(start.shape)}")
         return start
-
-    def _require_short(self, C: Tensor, k: int) -> None:
-        """Refuse what an explicit method follows for minutes, or hours: samples of a large scale, or long times."""
-        law = flow_law(self.flow, depth=int(self.depth))
-        if k == 1 or law.gamma == 0 or self.time == 0:
-            return
-        largest = spectral_norm(C, tolerance=1e-2).value
-        if law.alpha * self.time * largest > LONGEST:
-            most = LONGEST / (law.alpha * largest)
-            raise InputError(
-                f"time={self.time:g} is long for eigenvalues of up to {largest:.3g}: at most {most:.3g} is followed "
-                "step by step; pass time=math.inf, or flow='oja', which has an exact solution, or scale the samples"
-            )

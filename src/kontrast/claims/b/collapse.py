@@ -64,8 +64,8 @@ SCALES = (1e-3, 1e-2, 1e-1, 1.0)  # of Θ in the coupling of its outputs
 )
 def proposition_1(setting: Setting) -> Evidence:
     """Three models by Runge and Kutta against their closed forms; networks; four losses, coupled or not."""
-    seeds = setting.seeds(quick=3, full=10, paper=20)
-    width = setting.pick(quick=128, full=512, paper=4096)
+    seeds = setting.seeds(quick=3, full=10, paper=10)
+    width = setting.pick(quick=128, full=512, paper=2048)
     steps = log_steps(setting.pick(quick=200, full=1000, paper=1000), 14)
     data = xr.merge(
         [

@@ -39,9 +39,9 @@ SPREADS = (None, 0.3, 0.03)  # of random points: anywhere, about the optimum, cl
 )
 def proposition_3(setting: Setting) -> Evidence:
     """All four by descent from random weights and at random feasible points; then (4) by width."""
-    seeds = setting.seeds(quick=2, full=8, paper=20)
-    n_steps = setting.pick(quick=1000, full=3000, paper=6000)
-    n_points = setting.pick(quick=2000, full=20_000, paper=100_000)
+    seeds = setting.seeds(quick=2, full=8, paper=8)
+    n_steps = setting.pick(quick=1000, full=3000, paper=3000)
+    n_points = setting.pick(quick=2000, full=20_000, paper=20_000)
     widths = range(D, D + Z + 1)
     four = sweep((ENOUGH,), seeds, lambda width, seed: _four_problems(width, seed, n_steps, n_points))
     by_width = sweep(widths, seeds, _orthonormal)

@@ -34,7 +34,7 @@ D, Z, WIDTH, BOUNDS = 5, 3, 8, (1.5, 0.8)
 )
 def proposition_2(setting: Setting) -> Evidence:
     """Projected descent from many starts, random feasible points, and the closed form; linear, then tanh."""
-    seeds = setting.seeds(quick=6, full=40, paper=100)
+    seeds = setting.seeds(quick=6, full=40, paper=40)
     n_steps, n_points = setting.pick(quick=400, full=1500, paper=1500), 2000
     steps = log_steps(n_steps, 14)
     data = sweep(

@@ -39,15 +39,15 @@ MODELS = {"unconstrained": "without constraints", "scaled": "scaled loss", "orth
 def example_1(setting: Setting) -> Evidence:
     """One network from one start, trained three times: freely, on the scaled loss, and with orthonormal weights."""
     steps = sorted({*log_steps(N_STEPS, setting.pick(quick=12, full=24, paper=24)), COLLAPSED_AT})
-    seeds = setting.seeds(quick=3, full=10, paper=100)
+    seeds = setting.seeds(quick=3, full=10, paper=30)
 
     def measure(width: int, seed: int) -> dict[str, object]:
-        pairs = noisy_pairs(moons(N, seed), seed).to(device=setting.device)
+        pairs = noisy_pairs(moons(N, seed), seed)
         problem = contrastive_problem(pairs, contrastive_trace_loss)
         optimum = float(torch.linalg.eigvalsh(data_matrix(pairs))[:Z].sum())
         found: dict[str, object] = {}
         for model in MODELS:
-            run = _train(model, _net(width, seed, setting.device, model), problem, steps)
+            run = _train(model, _net(width, seed, model), problem, steps)
             found |= {
                 f"rank_{model}": padded(run.records["rank"], len(steps)),
                 f"loss_{model}": padded(run.losses[[step for step in steps if step < len(run.losses)]], len(steps)),
@@ -81,12 +81,12 @@ def example_1(setting: Setting) -> Evidence:
             ),
         ],
         data=data,
-        panels=[*_curves_of_training(data), *_embeddings(setting, seeds[0])],
+        panels=[*_curves_of_training(data), *_embeddings(seeds[0])],
         setting={"n_samples": N, "d_out": Z, "learning_rate": RATE, "noise_std": NOISE, "n_steps": N_STEPS},
     )
 
 
-def _net(width: int, seed: int, device: str, model: str) -> MLP:
+def _net(width: int, seed: int, model: str) -> MLP:
     """Entries N(0, 1/fan-in), or the orthonormal factor of the same draw."""
     return MLP(
         3,
@@ -96,7 +96,6 @@ def _net(width: int, seed: int, device: str, model: str) -> MLP:
         parametrization="orthogonal" if model == "orthogonal" else "standard",
         generator=generator("example 1", seed, width),
         dtype=torch.float64,
-        device=device,
     )
 
 
@@ -147,11 +146,11 @@ def _curves_of_training(data: xr.Dataset) -> list[Panel]:
     ]
 
 
-def _embeddings(setting: Setting, seed: int) -> list[Panel]:
+def _embeddings(seed: int) -> list[Panel]:
     """Fig. 1b for one start: where the two moons lie in R², at the start, collapsed, and held apart."""
-    pairs = noisy_pairs(moons(N, seed), seed).to(device=setting.device)
+    pairs = noisy_pairs(moons(N, seed), seed)
     problem = contrastive_problem(pairs, contrastive_trace_loss)
-    net = _net(WIDTH, seed, setting.device, "scaled")
+    net = _net(WIDTH, seed, "scaled")
     ends = {
         "at the start": parameters_of(net),
         "without constraints, epoch 30": _train("unconstrained", net, problem, [COLLAPSED_AT]).final_parameters,

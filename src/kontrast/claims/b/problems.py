@@ -52,9 +52,7 @@ def mixed_matrix(d: int, seed: int) -> Tensor:
     return matrix_with(values, seed)
 
 
-def orthogonal_net(
-    d: int, width: int, z: int, seed: int, *, depth: int = 1, activation: str = "linear", device: str = "cpu"
-) -> MLP:
+def orthogonal_net(d: int, width: int, z: int, seed: int, *, depth: int = 1, activation: str = "linear") -> MLP:
     """The network of Sec. 3 and 4: Haar-distributed layers, no factors, float64."""
     return MLP(
         d,
@@ -65,7 +63,6 @@ def orthogonal_net(
         parametrization="orthogonal",
         generator=generator("orthogonal", seed, width, depth),
         dtype=torch.float64,
-        device=device,
     )
 
 
