@@ -732,6 +732,6 @@ def test_descent_without_eigenvectors_is_the_same(flow: str) -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e300])
 def test_times_that_would_take_hours_are_refused(scale: float) -> None:
     options = {"times": [1e7 / scale], "flow": "oja"}
-    with pytest.raises(InputError, match="is long for eigenvalues of up to .* at most .* is followed step by step"):
+    with pytest.raises(InputError, match=r"is long for eigenvalues of up to .* at most .* is followed step by step"):
         deep_linear_flow(C4 * scale, START, **options)
     assert torch.isfinite(deep_linear_flow(C4 * scale, START, method="exact", **options).q).all()

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor
 
-from kontrast.dynamics import deep_linear_flow, train_deep_linear
+from kontrast.dynamics import deep_linear, deep_linear_flow, train_deep_linear
 from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.estimators import DeepLinearSSL, base, load_model
-from kontrast.estimators import deep_linear_ssl as module
 from kontrast.linalg import best_rotation, subspace_sines
 from kontrast.nets import MLP
 from tests.cases import generator, randn
@@ -376,7 +375,7 @@ def test_times_that_would_take_hours_are_refused(monkeypatch: pytest.MonkeyPatch
         model = DeepLinearSSL(**{"time": 1e5, **options}).fit_pairs(x, positives)
         assert model.loss_ == pytest.approx(model.eigenvalues_.sum(), abs=1e-6)
     # the limit is the one that is named
-    monkeypatch.setattr(module, "LONGEST", 10.0)
+    monkeypatch.setattr(deep_linear, "LONGEST", 10.0)
     with pytest.raises(InputError, match="at most") as caught:
         DeepLinearSSL(2, time=100.0).fit_pairs(x, positives)
     most = float(str(caught.value).split("at most ")[1].split()[0])
