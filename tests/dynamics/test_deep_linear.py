@@ -615,7 +615,7 @@ def test_bad_methods_are_refused(options: dict[str, object], message: str) -> No
     "options, message",
     [
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0"),
-        ({"n_steps": -1}, "n_steps must be 0 or more, got -1"),
+        ({"n_steps": -1}, "n_steps must be a whole number of at least 0, got -1"),
         ({"record_at": [3]}, "steps 0 … 2, got 3"),
         ({"tolerance": -1.0}, "tolerance must be 0 or more, got -1"),
         ({"tolerance": math.nan}, "tolerance must be 0 or more, got nan"),
@@ -735,3 +735,9 @@ def test_times_that_would_take_hours_are_refused(scale: float) -> None:
     with pytest.raises(InputError, match=r"is long for eigenvalues of up to .* at most .* is followed step by step"):
         deep_linear_flow(C4 * scale, START, **options)
     assert torch.isfinite(deep_linear_flow(C4 * scale, START, method="exact", **options).q).all()
+
+
+@pytest.mark.parametrize("n_steps", [1.5, 9.999999, "3", True])
+def test_half_a_step_is_refused(n_steps: object) -> None:
+    with pytest.raises(InputError, match="n_steps must be a whole number"):
+        deep_linear_descent(C4, START, learning_rate=0.1, n_steps=n_steps)

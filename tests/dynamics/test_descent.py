@@ -274,7 +274,7 @@ BAD = [
     ({"learning_rate": math.nan}, "positive number, got nan"),
     ({"learning_rate": {"output": 0.1}}, r"missing: \['hidden.0'\]"),
     ({"learning_rate": {"output": 0.1, "hidden.0": -1.0}}, "learning rate of hidden.0 must be a positive number"),
-    ({"n_steps": -1}, "n_steps must be 0 or more"),
+    ({"n_steps": -1}, "n_steps must be a whole number of at least 0"),
     ({"record_at": [3, 11]}, r"steps 0 … 10, got 11"),
     ({"tolerance": -1.0}, "tolerance must be 0 or more"),
     ({"batch_size": 7, "generator": generator()}, "between 1 and the 6 samples, got 7"),

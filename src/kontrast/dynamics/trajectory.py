@@ -12,7 +12,7 @@ import torch
 
 from kontrast._types import Tensor
 from kontrast.dynamics.replay import Repeatable, capture
-from kontrast.errors import InputError
+from kontrast.errors import InputError, require_whole
 from kontrast.nets import Parameters
 
 
@@ -75,8 +75,7 @@ class Tape:
     keep_parameters: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_steps < 0:
-            raise InputError(f"n_steps must be 0 or more, got {self.n_steps}")
+        require_whole("n_steps", self.n_steps, least=0)
         outside = [step for step in self.steps if not 0 <= step <= self.n_steps]
         if outside:
             raise InputError(f"can only record at steps 0 … {self.n_steps}, got {outside[0]}; raise n_steps or drop it")
