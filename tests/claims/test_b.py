@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,8 +41,8 @@ def slowed(real: Any) -> Any:
 def rotated_on_the_way(real: Any) -> Any:
     """A flow that does not end where it should: its first two rows are swapped."""
 
-    def wrapped(values: Any, q: Any, times: Any) -> Any:
-        out = real(values, q, times)
+    def wrapped(values: Any, q: Any, times: Any, **options: Any) -> Any:
+        out = real(values, q, times, **options)
         return torch.cat([out[:1, [-1, *range(1, out.shape[1] - 1), 0]], out[1:]])
 
     return wrapped
@@ -67,6 +68,28 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
     ("B.fig5", downstream, "train_deep_linear", scaled_rate(1e-3)),
     ("B.fig5", downstream, "deep_linear_descent", slowed),
 ]
+
+
+def test_the_adversarial_cases_are_what_they_are_called() -> None:
+    def drawn(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        cases, draw = limits.Cases(gap=0.05, **options), torch.Generator().manual_seed(0)
+        gaps = torch.full((20, 1), 0.05, dtype=torch.float64)
+        return cases._eigenvalues(6, 2, gaps, draw), torch.linalg.svdvals(cases._starts(6, 2, 20, draw))
+
+    values, sizes = drawn()
+    assert ((values[:, 2] - values[:, 1] - 0.05).abs() < 1e-12).all()
+    assert (values[:, 1] <= -0.05).all()
+    assert ((sizes > 0.04) & (sizes < 0.96)).all()
+    assert (drawn(last=-1e-4)[0][:, 1] == -1e-4).all()
+    assert (drawn(thin=1e-6)[1][:, -1] - 1e-6).abs().max() < 1e-12
+    assert (drawn(unit=True)[1] - 1).abs().max() < 1e-12
+    hidden = limits.Cases(gap=0.05, hidden=1e-6)._starts(6, 2, 20, torch.Generator().manual_seed(0))
+    assert hidden[:, :2].abs().max() < 1e-6 < hidden[:, 2:].abs().max()
+
+
+def test_a_case_that_overflows_has_no_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAW", FlowLaw(beta=-40, gamma=2))
+    assert np.isnan(limits.Cases(gap=0.5).distances(4, 2, 5, "overflow")).any()
 
 
 @pytest.mark.parametrize("claim_id", ["B.fig3", "B.fig6", "B.thm3", "B.fig5"])

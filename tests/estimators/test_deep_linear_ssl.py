@@ -418,3 +418,17 @@ def test_small_and_damaged_data_give_finite_embeddings_or_a_clear_error(
     assert np.isfinite(out).all()
     assert np.linalg.norm(model.components_, 2) <= 1 + 1e-5
     assert (np.diff(model.eigenvalues_) >= 0).all()
+
+
+def test_at_the_least_width_every_output_keeps_its_length() -> None:
+    """At h = d the singular values of u stay 1, so that the end is the lowest eigenvectors, negative or not."""
+    x = rows(40, 4)
+    positives, negatives = x * np.array([1, 0.5, -0.5, -1]), np.zeros_like(x)
+    with pytest.raises(TooManyComponentsError):
+        DeepLinearSSL(3, centre=False).fit_pairs(x, positives, negatives)
+    limit = DeepLinearSSL(3, width=4, centre=False).fit_pairs(x, positives, negatives)
+    late = DeepLinearSSL(3, width=4, centre=False, time=1e4, flow="oja").fit_pairs(x, positives, negatives)
+    assert limit.eigenvalues_[-1] > 0
+    assert late.loss_ == pytest.approx(limit.loss_, rel=1e-9)
+    sines = subspace_sines(torch.from_numpy(limit.components_.T.copy()), torch.from_numpy(late.components_.T.copy()))
+    assert float(sines[0]) < 1e-6

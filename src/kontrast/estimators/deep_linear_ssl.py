@@ -17,7 +17,7 @@ from kontrast.estimators.base import KernelShare, batch_rows
 from kontrast.estimators.features import InputFeatures, Shifted
 from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eigenpairs
 from kontrast.estimators.pair_sources import GivenPairs
-from kontrast.linalg import fix_signs, random_frame
+from kontrast.linalg import fix_signs, largest_eigenpairs, random_frame
 from kontrast.nets import EncoderFeatures, FeatureMap
 from kontrast.spectral import PairMoments, require_components
 
@@ -44,7 +44,8 @@ class DeepLinearSSL(PairEmbedding):
         flow: the kind of descent, see `kontrast.dynamics.flow_law`: "grassmann" is the paper's (8), "polar" is what
             projected gradient descent follows, "oja" the canonical metric of the Stiefel manifold, whose exact solution
             is one up to a rotation of the outputs.
-        width: of the hidden layers, at least d; None is d + n_components. It matters through the random start alone.
+        width: of the hidden layers, at least d; None is d + n_components. It matters through the random start, and at
+            `time=math.inf` where it is d: then every output keeps its length, also where that costs (claim B.prop3).
         start: the map (d, n_components) at time 0, u(x) = start^T x, instead of a random network's: `net(torch.eye(d))`
             of your own. Its singular values are at most 1.
         centre: subtract the mean μ of the anchors: u(x) = components_ (x − μ). The non-contrastive loss, whose C is
@@ -176,6 +177,9 @@ class DeepLinearSSL(PairEmbedding):
 
     def _limit(self, C: Tensor, k: int, moments: PairMoments) -> tuple[Tensor, Tensor]:
         """The most negative eigenvalues and their frame."""
+        if self.width == len(C):
+            values, frame = largest_eigenpairs(-C, k)
+            return -values, fix_signs(frame)
         try:
             values, frame = leading_eigenpairs(-C, k, moments, self._fit_dtype)
         except TooManyComponentsError as error:

@@ -85,7 +85,7 @@ def proposition_3(setting: Setting) -> Evidence:
         data=by_width,
         panels=[
             Panel(
-                f"Problem 4 with {FEW} negative eigenvalues and {Z} outputs",
+                f"Problem 4, negative eigenvalues: {FEW}, outputs: {Z}",
                 "width h",
                 "optimum above that of problems 1 to 3, relative",
                 (

@@ -70,7 +70,7 @@ def figure_5(setting: Setting) -> Evidence:
     return evidence(
         {
             "largest_loss_gap": largest(
-                *(-data.loss_gap_trained.values.reshape(-1)), *(-data.loss_gap_flow.values.reshape(-1))
+                *np.abs(data.loss_gap_trained.values.reshape(-1)), *np.abs(data.loss_gap_flow.values.reshape(-1))
             ),
             "accuracy_trained": float(seed_mean(data.accuracy_trained)[-1]),
             "accuracy_flow": float(seed_mean(data.accuracy_flow)[-1]),
