@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis.strategies import floats, integers, sampled_from
+from scipy.sparse import csr_matrix
 
 from kontrast.dynamics import (
     DeepLinearFlow,
@@ -166,6 +167,7 @@ def test_exact_solutions_agree_with_the_equation(
     time=sampled_from([1e-9, 0.3, 20.0, 300.0]),
 )
 @example(seed=48289, z=2, kind="negative", missing=2, tiny=1e-100, time=300.0)  # columns as far apart as the rows
+@example(seed=2, z=2, kind="mixed", missing=2, tiny=1e-100, time=20.0)  # wrong by 1 unless the largest rows come first
 def test_oja_with_hundreds_of_digits(seed: int, z: int, kind: str, missing: int, tiny: float, time: float) -> None:
     """Starts on which the fastest directions hardly appear, or not at all, at short and at long times, in parts."""
     values, start = spectrum(4, kind, seed), start_of(4, z, seed)
@@ -173,6 +175,30 @@ def test_oja_with_hundreds_of_digits(seed: int, z: int, kind: str, missing: int,
     flowed = deep_linear_flow(torch.diag(values), start, times=[time / 7, time / 2, time], flow="oja", method="exact")
     expected = reference.oja_projector(values.numpy(), start.numpy(), time, beta=4)
     np.testing.assert_allclose(projectors(flowed.q[-1]).numpy(), expected, rtol=0, atol=1e-11)
+
+
+def test_oja_goes_on_where_the_fastest_directions_are_missing() -> None:
+    """Beside e^{−βλ₁t} of a row of zeros all others underflow in one long step; the limit is v₃, negative and alone."""
+    C, start = torch.diag(torch.tensor([-1.0, -0.4, -0.1, 0.3, 0.8], dtype=torch.float64)), start_of(5, 2, 0)
+    start[:2] = 0
+    q = deep_linear_flow(C, start, times=[10.0, 200.0, 5000.0], flow="oja", method="exact").q
+    expected = reference.oja_projector(C.diagonal().numpy(), start.numpy(), 10.0, beta=4)
+    np.testing.assert_allclose(projectors(q[0]).numpy(), expected, rtol=0, atol=1e-11)
+    limit = torch.diag(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(projectors(q[1:]), limit.expand(2, 5, 5), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_rotation_of_exact_oja_tends_to_the_true_one_at_second_order(seed: int) -> None:
+    """Three outputs, as rotations of two commute."""
+    C, start = matrix(spectrum(5, "mixed", seed), seed), start_of(5, 3, seed)
+    errors, n_times = [], [25, 50, 100]
+    for n in n_times:
+        options = {"times": np.linspace(0, 3, n + 1), "flow": "oja"}
+        exact, true = (deep_linear_flow(C, start, method=method, **options).q for method in ("exact", "dop853"))
+        errors.append(float((exact - true).abs().max()))
+    assert errors[1] < 3e-4
+    assert fit_power_law(n_times, errors).exponent == pytest.approx(-2, abs=0.05)
 
 
 @settings(max_examples=20)
@@ -456,6 +482,15 @@ def test_descent_stops_where_it_has_converged_and_says_where_it_overflowed() -> 
     assert deep_linear_descent(C, start, learning_rate=1e3, n_steps=100).status is Status.DIVERGED
 
 
+@pytest.mark.parametrize("flow", FLOWS)
+def test_descent_stops_at_the_first_step_whose_velocity_is_below_the_tolerance(flow: str) -> None:
+    C, start = matrix(spectrum(5, "mixed", 1), 1), start_of(5, 2, 1)
+    run = deep_linear_descent(C, start, learning_rate=0.01, n_steps=10**4, tolerance=1e-3, flow=flow)
+    assert run.status is Status.CONVERGED
+    speed = float(flow_law(flow).velocity(torch.linalg.eigvalsh(C)[:, None], run.final_outputs).norm())
+    assert 0.9e-3 < speed < 1e-3
+
+
 # Networks
 
 
@@ -559,16 +594,21 @@ BAD_BOTH = [
     ({"C": C4[:3]}, r"C must be square and not empty, got shape \(3, 4\)"),
     ({"C": torch.empty(0, 0)}, r"not empty, got shape \(0, 0\)"),
     ({"C": [[1.0]]}, "C must be a matrix, got list"),
-    ({"C": C4.numpy()}, r"dense tensor of floating-point numbers; use torch.as_tensor\(C\)"),
-    ({"C": torch.eye(4, dtype=torch.int64)}, "floating-point numbers"),
+    ({"C": C4.numpy()}, r"dense tensor of floating-point numbers, got ndarray; use torch.as_tensor\(C\).double\(\)"),
+    ({"C": torch.eye(4, dtype=torch.int64)}, r"numbers, got torch.strided torch.int64; use C.double\(\)"),
+    ({"C": C4.to_sparse()}, r"got torch.sparse_coo torch.float64; use C.to_dense\(\).double\(\)"),
+    ({"C": csr_matrix(C4.numpy())}, r"got csr_matrix; use torch.as_tensor\(C.toarray\(\)\).double\(\)"),
     ({"C": C4.to(torch.complex128)}, "C must be real, got torch.complex128"),
     ({"C": NAN}, "C holds NaN or infinite values; check the data behind it$"),
     ({"C": NAN, "symmetrise": True}, "C holds NaN or infinite values; check the data behind it$"),
-    ({"start": START.mT}, r"\(d, z\) with d = 4, as C is \(4, 4\), and 1 <= z <= d, got \(2, 4\)"),
+    ({"start": START.mT}, r"\(d, z\) with d = 4, as C is \(4, 4\), and 1 <= z <= d, .*got \(2, 4\)"),
     ({"start": START[:, 0]}, r"got \(4,\)"),
-    ({"start": START[:, :0]}, r"1 <= z <= d, got \(4, 0\)"),
-    ({"start": torch.zeros(4, 5)}, r"1 <= z <= d, got \(4, 5\)"),
-    ({"start": START.tolist()}, "got list"),
+    ({"start": START[:, :0]}, r"1 <= z <= d, .*got \(4, 0\)"),
+    ({"start": torch.zeros(4, 5)}, r"1 <= z <= d, .*got \(4, 5\)"),
+    ({"start": START.tolist()}, "in a real tensor, got list"),
+    ({"start": START.numpy()}, r"in a real tensor, got ndarray; take net\(torch.eye\(4\)\)"),
+    ({"start": START * 1j}, r"in a real tensor, got torch.complex128 \(4, 2\)"),
+    ({"start": 1.005 * FRAME[:, :2]}, "got 1.005; divide it by 1.005"),
     ({"start": NAN[:, :2]}, "start holds NaN or infinite values"),
     ({"start": 1.5 * torch.eye(4, 2)}, r"singular values of at most 1.*got 1.5; divide it by 1.5"),
     ({"flow": "stiefel"}, "flow must be one of grassmann, polar, oja, got 'stiefel'"),
@@ -636,6 +676,7 @@ def test_bad_descents_are_refused(options: dict[str, object], message: str) -> N
         (linear_net(4, 8, 2, parametrization="ntk"), {}, r"parametrization='orthogonal'\), got MLP .*ntk"),
         (linear_net(5, 8, 2), {}, r"must be MLP\(4, .*got MLP 5 → 1 × 8 → 2"),
         (linear_net(4, 3, 2), {}, "a width of at least the 4 inputs, got 3; raise the width"),
+        (torch.nn.Linear(4, 2), {}, r"must be MLP\(4, .*\) of kontrast.nets, got Linear"),
         (linear_net(4, 8, 2), {"flow": "qr"}, "flow must be one of grassmann, polar, oja, got 'qr'"),
         (linear_net(4, 8, 2), {"C": UNSYMMETRIC}, r"C must be symmetric.*symmetrise=True"),
     ],
@@ -670,9 +711,19 @@ def test_rounding_above_one_and_across_the_mirror_is_forgiven() -> None:
     torch.testing.assert_close(one.maps, two.maps, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("points", [torch.ones(4), torch.ones(2, 3), torch.ones(1, 2, 4)])
-def test_points_of_another_size_are_refused(points: Tensor) -> None:
-    with pytest.raises(InputError, match=r"points must be rows \(n, 4\), as C is \(4, 4\), got"):
+@pytest.mark.parametrize(
+    "points, given",
+    [
+        (torch.ones(4), r"\(4,\)"),
+        (torch.ones(2, 3), r"\(2, 3\)"),
+        (torch.ones(1, 2, 4), r"\(1, 2, 4\)"),
+        (np.ones((2, 4)), r"ndarray; convert an array with torch.as_tensor\(x\)"),
+        ([[1.0] * 4], "list"),
+        (torch.ones(2, 4) * 1j, r"torch.complex64 \(2, 4\)"),
+    ],
+)
+def test_points_of_another_size_or_kind_are_refused(points: Tensor, given: str) -> None:
+    with pytest.raises(InputError, match=rf"points must be rows \(n, 4\), as C is \(4, 4\), .*got {given}"):
         result().outputs(points)
 
 
@@ -735,6 +786,13 @@ def test_times_that_would_take_hours_are_refused(scale: float) -> None:
     with pytest.raises(InputError, match=r"is long for eigenvalues of up to .* at most .* is followed step by step"):
         deep_linear_flow(C4 * scale, START, **options)
     assert torch.isfinite(deep_linear_flow(C4 * scale, START, method="exact", **options).q).all()
+
+
+@pytest.mark.parametrize("z", [1, 2])
+@pytest.mark.parametrize("method", ["exact", "dop853"])
+def test_times_that_no_float_holds_are_refused(z: int, method: str) -> None:
+    with pytest.raises(InputError, match=r"time=1e\+200 × eigenvalues of up to 9.4e\+199 is beyond what floats hold"):
+        deep_linear_flow(C4 * 1e200, START[:, :z], times=[1e200], flow="oja", method=method)
 
 
 @pytest.mark.parametrize("n_steps", [1.5, 9.999999, "3", True])

@@ -103,6 +103,33 @@ def test_bad_weights_are_refused() -> None:
         ((torch.ones(0, 2),), r"\(0, 2\)"),
         ((torch.zeros(2, 2),), "weight 1 is zero, NaN or infinite"),
         ((torch.eye(2), torch.full((2, 2), math.nan)), "weight 2 is zero, NaN or infinite"),
+        ((torch.eye(2).numpy(),), r"weight 1 must be a floating-point matrix, got ndarray; .*torch.as_tensor\(array\)"),
+        (([torch.eye(2), torch.eye(2)],), "weight 1 .* got list; pass tensors one by one"),
+        ((torch.eye(2), torch.nn.Linear(2, 2)), "weight 2 .* got Linear; .*layer.weight"),
     ):
         with pytest.raises(InputError, match=message):
             scaled(loss, *weights)
+    for no_loss in (1.0, loss.numpy(), [loss]):
+        with pytest.raises(InputError, match="loss must be a tensor or a LossValue, got"):
+            scaled(no_loss, torch.eye(2))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("power", [-1.0, 1.0])
+def test_norms_whose_powers_overflow_are_refused_and_others_are_exact(dtype: torch.dtype, power: float) -> None:
+    """Of 1e±200 the square is infinite or zero, and so the loss would be; the gradient −2‖W‖⁻³ is the first to go."""
+    edge = torch.finfo(dtype).max ** (1 / 3)
+    W = torch.eye(2, dtype=dtype, requires_grad=True)
+    for factor in (1.1 * edge, 1e3 * edge):
+        with pytest.raises(InputError, match=rf"weight 1 has the norm .*, whose powers {dtype} does not hold; rescale"):
+            scaled(W.sum(), W * factor**power)
+    size = (0.5 * edge) ** power
+    outer = torch.diag(torch.tensor([size, 0.0], dtype=dtype)).requires_grad_()
+    value = scaled(torch.ones((), dtype=dtype), outer)
+    (gradient,) = torch.autograd.grad(value, outer)
+    assert value.item() == pytest.approx(size**-2, rel=1e-5)
+    assert gradient[0, 0].item() == pytest.approx(-2 * size**-3, rel=1e-5)
+    with pytest.raises(InputError, match=r"the product of the 2 squared norms is beyond what torch.float"):
+        scaled(torch.ones((), dtype=dtype), outer, outer)
+    inverse = torch.eye(2, dtype=dtype) / size
+    assert scaled(torch.ones((), dtype=dtype), outer, inverse).item() == pytest.approx(1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import booleans, floats, integers, sampled_from
+from scipy.sparse import csr_matrix
 
 from kontrast.data import GaussianNoise, make_pairs
 from kontrast.errors import InputError
@@ -68,6 +69,13 @@ def test_bad_shapes_are_refused(shape: tuple[int, ...]) -> None:
     for measure in (effective_rank, relative_spread):
         with pytest.raises(InputError, match="an embedding is"):
             measure(torch.ones(shape))
+
+
+@pytest.mark.parametrize("given", [randn(5, 3).numpy(), [[1.0], [2.0]], torch.ones(5, 3, dtype=torch.int64)])
+def test_what_is_no_embedding_is_refused(given: torch.Tensor) -> None:
+    for measure in (effective_rank, relative_spread):
+        with pytest.raises(InputError, match=r"the embedding must be a tensor of floating-point numbers, got .*; use"):
+            measure(given)
 
 
 def symmetric(d: int, seed: int) -> torch.Tensor:
@@ -169,7 +177,7 @@ def test_outputs_that_shrink_collapse_too_and_do_not_underflow() -> None:
 @given(seed=integers(0, 2**16), gap=floats(0.2, 2.0), lowest=floats(-3.0, 1.0), z=integers(2, 3))
 def test_the_ratio_decays_at_twice_the_gap(seed: int, gap: float, lowest: float, z: int) -> None:
     C = with_spectrum([lowest, lowest + gap, lowest + 3 * gap, lowest + 4 * gap], seed)
-    times = torch.linspace(6 / gap, 11 / gap, 50, dtype=torch.float64)  # s₂/s₁ from some e^−12 to e^−22
+    times = torch.linspace(6 / gap, 16 / gap, 100, dtype=torch.float64)  # s₂/s₁ from some e^−12 to e^−32
     found = linear_collapse(C, randn(z, 4, seed=seed + 1), times=times)
     assert found.predicted_rate == pytest.approx(2 * gap, rel=1e-9)
     assert found.measured_rate() == pytest.approx(2 * gap, rel=0.01)
@@ -185,6 +193,16 @@ def test_the_measured_rate_is_the_predicted_one() -> None:
     expected = torch.linalg.eigvals(K @ S).real.sort().values
     assert of_kernel.predicted_rate == pytest.approx(2 * float(expected[1] - expected[0]))
     assert of_kernel.measured_rate() == pytest.approx(of_kernel.predicted_rate, rel=0.01)
+
+
+def test_the_rate_is_measured_where_the_third_direction_no_longer_counts() -> None:
+    """s₂/s₁ = e^{−t}√(1 + 9e^{−0.4t}): its slope is −1 to 1 % only from some 1e-5 down."""
+    C = torch.diag(torch.tensor([-1.0, -0.5, -0.4], dtype=torch.float64))
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
+    t = torch.linspace(3, 30, 300, dtype=torch.float64)
+    found = linear_collapse(C, weights, times=t)
+    torch.testing.assert_close(found.singular_ratios(), (-t).exp() * (1 + 9 * (-0.4 * t).exp()).sqrt())
+    assert found.measured_rate() == pytest.approx(found.predicted_rate, rel=0.005)
 
 
 def test_outside_the_range_of_the_kernel_nothing_moves_and_that_counts() -> None:
@@ -271,6 +289,21 @@ EYE = torch.eye(3, dtype=torch.float64)
         ({"times": []}, "must be finite"),
         ({"weights": randn(2, 4)}, r"weights must have shape \(any, 3\), got \(2, 4\)"),
         ({"weights": randn(2, 3) / 0}, "weights must hold finite"),
+        (
+            {"weights": randn(2, 3).numpy()},
+            r"weights must be a tensor of floating-point numbers, got ndarray; use torch",
+        ),
+        ({"weights": randn(2, 3).tolist()}, "weights must be a tensor .* got list"),
+        ({"weights": randn(2, 3) * 1j}, "weights must be a tensor .* got torch.complex128"),
+        ({"C": EYE.numpy()}, "C must be a dense tensor of floating-point numbers, got ndarray"),
+        ({"projector": [[1.0, 1.0]]}, "projector must be a tensor .* got list"),
+        (
+            {"C": EYE * 1e200, "times": [1e200]},
+            r"times of up to 1e\+200 × eigenvalues of up to 1e\+200, .* beyond what",
+        ),
+        ({"C": -EYE * 1e200, "times": [0.0, 1e200]}, "pass earlier times"),
+        ({"C": EYE * 1e308}, r"eigenvalues of up to 1e\+308"),
+        ({"C": EYE * 1e200, "projector": EYE[:2, :2] * 1e60, "times": [0.0]}, "beyond what floats hold"),
         ({"weights": torch.zeros(2, 3)}, "weights must not be zero"),
         ({"C": EYE / 0}, "NaN or infinite"),
         ({"C": EYE[:2]}, "square"),
@@ -292,6 +325,15 @@ def test_bad_linear_models_are_refused(change: dict[str, object], message: str) 
         ({"S": randn(3, 3)}, "S must be symmetric"),
         ({"S": torch.eye(4).double()}, r"S must be \(3, 3\) like K"),
         ({"S": (EYE / 0).to_sparse()}, "S holds NaN"),
+        ({"K": EYE.numpy()}, "K must be a dense tensor of floating-point numbers, got ndarray"),
+        ({"S": EYE.numpy()}, "S must be a dense tensor of floating-point numbers, got ndarray"),
+        ({"S": csr_matrix(EYE.numpy())}, r"S must be .* got csr_matrix; use torch.as_tensor\(S.toarray\(\)\)"),
+        ({"S": [[1.0]]}, "S must be a matrix, got list"),
+        ({"outputs": randn(3, 2).numpy()}, "outputs must be a tensor .* got ndarray"),
+        ({"S": -1e200 * EYE, "times": [1e200]}, r"times of up to 1e\+200 × eigenvalues of up to 1e\+200"),
+        ({"outputs": EYE[:, :1], "times": [0.0, 40.0]}, "at time 40 the outputs have died out"),
+        ({"K": 1e200 * EYE, "S": 1e200 * EYE}, r"K of up to 1e\+200 × S"),
+        ({"outputs": 1e200 * randn(3, 2)}, "or the start, are beyond what floats hold"),
         ({"outputs": randn(4, 2)}, r"outputs must have shape \(3, any\), got \(4, 2\)"),
         ({"times": [2.0, 1.0]}, "increasing"),
     ],

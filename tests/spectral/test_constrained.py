@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -127,6 +128,9 @@ def test_narrow_orthonormal_networks_keep_directions_by_force(n_negative: int, z
     if forced:
         assert f"{forced} directions" in best.note
         assert f"d + z - k = {D + z - k}" in best.note
+        told = re.search(r"the loss is (\S+) above that of problems 1 to 3", best.note)
+        assert told is not None
+        assert float(told[1]) == pytest.approx(best.value - free.value, rel=1e-5)
     else:
         assert best.value == pytest.approx(free.value, abs=1e-12)
 
@@ -244,6 +248,13 @@ def test_the_start_keeps_the_constraint_and_the_record_is_kept() -> None:
         ({"bounds": (1.0, 0.0), "constraint": "operator"}, r"bounds\[1\] must be a positive number"),
         ({"bounds": (1.0, 2.0)}, "bounds are for operator and frobenius"),
         ({"bounds": (1.0,)}, "bounds must be two numbers"),
+        ({"bounds": 2.0, "constraint": "operator"}, r"bounds must be two numbers.*got 2.0; pass a pair such as"),
+        ({"bounds": ("1", "2"), "constraint": "operator"}, r"bounds\[0\] must be a positive number"),
+        ({"bounds": (1e200, 1e200), "constraint": "operator"}, r"bounds \(1e\+200, 1e\+200\) .* beyond what"),
+        ({"bounds": (1e-200, 1e-200), "constraint": "frobenius"}, "take bounds nearer to 1"),
+        ({"bounds": (1e40, 1.0), "constraint": "operator", "C": -torch.eye(3)}, "what torch.float32 or float64 holds"),
+        ({"bounds": (1e100, 1.0), "constraint": "operator", "C": -1e200 * torch.eye(3).double()}, "or divide C"),
+        ({"C": -1e308 * torch.eye(3).double()}, r"C of entries up to 1e\+308"),
         ({"constraint": "scaled", "C": torch.eye(3).double()}, "no negative eigenvalue, which Prop. 3 assumes"),
     ],
 )
@@ -254,6 +265,18 @@ def test_bad_input_is_refused(change: dict[str, object], message: str) -> None:
     if "no negative" not in message:
         with pytest.raises(InputError, match=message):
             constrained_descent(**arguments, learning_rate=0.1, n_steps=5, generator=generator())  # type: ignore[arg-type]
+
+
+def test_extreme_bounds_that_floats_hold_are_taken() -> None:
+    best = constrained_optimum(-torch.eye(3).double(), 2, width=5, constraint="operator", bounds=[1e200, 1e-150])  # type: ignore[arg-type]
+    assert best.value == pytest.approx(-2e100)
+
+
+@pytest.mark.parametrize("given", [None, 0])
+def test_what_is_no_generator_is_refused(given: object) -> None:
+    options = {"width": 5, "constraint": "operator", "learning_rate": 0.1, "n_steps": 5, "generator": given}
+    with pytest.raises(InputError, match=r"generator must be a torch.Generator, got .*; pass torch.Generator\(\)"):
+        constrained_descent(-torch.eye(3).double(), 2, **options)  # type: ignore[arg-type]
 
 
 def test_it_is_symmetrised_only_when_asked() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -157,12 +159,30 @@ def test_bad_input_is_refused() -> None:
         (Pairs(torch.full((1, 2), torch.nan), one[0], one, one), {}, "NaN"),
         (pairs, {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         (pairs, {"features": lambda x: x[0]}, r"features must give floating-point rows \(3, d\)"),
+        (pairs, {"features": lambda x: x.numpy()}, r"rows \(3, d\) for 3 points, got ndarray"),
+        (pairs, {"features": "pixels"}, "features must be a function of rows, or None, got 'pixels'"),
+        (randn(3, 2), {}, "pairs must be Pairs, got Tensor; make them with kontrast.data.make_pairs"),
+        (randn(3, 2).numpy(), {}, "pairs must be Pairs, got ndarray"),
     ):
         with pytest.raises(InputError, match=message):
             data_matrix(broken, **options)
-    with pytest.raises(InputError, match="at least 2 samples"):
-        expected_data_matrix(randn(1, 3))
-    with pytest.raises(InputError, match=r"view_mean must keep the shape \(4, 3\) .* got \(4, 2\)"):
-        expected_data_matrix(randn(4, 3), view_mean=lambda x: x[:, :2])
-    with pytest.raises(InputError, match="NaN"):
-        expected_data_matrix(randn(4, 3) / 0)
+    with pytest.raises(InputError, match="pairs must be Pairs, got Tensor"):
+        pair_weights(randn(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("x", "view_mean", "message"),
+    [
+        (randn(1, 3), None, "at least 2 samples"),
+        (randn(4, 3).numpy(), None, r"x must be floating-point rows .* got ndarray; use torch.as_tensor\(x\).double"),
+        ([[1.0], [2.0]], None, "got list"),
+        (torch.ones(4, 3, dtype=torch.int64), None, r"got torch.int64 \(4, 3\)"),
+        (randn(4, 3), lambda x: x[:, :2], r"view_mean must keep the shape \(4, 3\) .* got torch.float64 \(4, 2\)"),
+        (randn(4, 3), lambda x: x.numpy(), r"view_mean must keep the shape \(4, 3\) .* got ndarray"),
+        (randn(4, 3), "a", "view_mean must be a function of rows, or None, got 'a'"),
+        (randn(4, 3) / 0, None, "NaN"),
+    ],
+)
+def test_bad_samples_and_means_are_refused(x: Tensor, view_mean: Callable[[Tensor], Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        expected_data_matrix(x, view_mean=view_mean)

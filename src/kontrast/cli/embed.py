@@ -191,7 +191,8 @@ def _in_words_of_the_options(text: str) -> str:
         ("n_components", "--components"),
         ("n_views", "--n-views"),
         ("n_positives", "--n-views"),
-        ("time=math.inf, or flow=", "--time inf, or --flow "),
+        ("take the limit instead, or flow='oja' with its exact solution", "pass --time inf, or --flow oja"),
+        (", or divide C by the number of anchors", ""),
         ("time=", "--time "),
         ("math.inf", "inf"),
         ("dtype='float64'", "--dtype float64"),
@@ -258,12 +259,23 @@ def _check_method(given: dict[str, Any]) -> str:
     for option, methods in OF_METHODS.items():
         if option in given and method not in methods:
             raise InputError(f"{option} belongs to --method {' or '.join(methods)}; leave it out")
+    if "--flow" in given:
+        _check_flow(given["--flow"])  # a word that is none is the first thing to say
     idle = [option for option in ("--flow", "--depth", "--width") if option in given]
     if method == "linear" and idle and given.get("--time", math.inf) == math.inf:
         raise InputError(
-            f"{idle[0]} says how training goes on up to some --time, and not where it ends; give --time too"
+            f"{idle[0]} says how training goes on up to some --time, and not where it ends; give a finite --time"
         )
     return str(method)
+
+
+def _check_flow(flow: str) -> None:
+    from typing import get_args
+
+    from kontrast.dynamics import Flow
+
+    if flow not in get_args(Flow):
+        raise InputError(f"--flow must be one of {', '.join(get_args(Flow))}, got {flow!r}")
 
 
 def _embedding_model(given: dict[str, Any], shape: Any, seed: int, device: str) -> Model:

@@ -11,7 +11,7 @@ from kontrast.dynamics.deep_linear import (
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
 from kontrast.dynamics.flow_laws import Flow, FlowLaw, flow_law
-from kontrast.dynamics.problem import Problem, contrastive_problem
+from kontrast.dynamics.problem import Problem, contrastive_problem, trace_problem
 from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory, distance_from
 
@@ -37,5 +37,6 @@ __all__ = [
     "flow_law",
     "gradient_descent",
     "increasing_times",
+    "trace_problem",
     "train_deep_linear",
 ]

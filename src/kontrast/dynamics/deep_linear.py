@@ -39,7 +39,7 @@ from kontrast.dynamics.flow_laws import (
     remainder,
     rounding,
 )
-from kontrast.dynamics.problem import Problem
+from kontrast.dynamics.problem import trace_problem
 from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
 from kontrast.errors import ConvergenceError, InputError, require_positive, require_whole
@@ -75,8 +75,11 @@ class DeepLinearFlow:
     def outputs(self, x: Tensor) -> Tensor:
         """u_t(x) = q_t^T V^T x at new points x (n, d): (T, n, z) (paper B, "New Datapoint")."""
         d = len(self.basis)
-        if x.ndim != 2 or x.shape[1] != d:
-            raise InputError(f"points must be rows (n, {d}), as C is {(d, d)}, got {tuple(x.shape)}")
+        if not _is_real(x) or x.ndim != 2 or x.shape[1] != d:
+            raise InputError(
+                f"points must be rows (n, {d}), as C is {(d, d)}, in a real tensor, got {_in_words(x)}; convert an "
+                "array with torch.as_tensor(x)"
+            )
         return x.detach().to(self.maps) @ self.maps
 
     def projections(self, k: int) -> Tensor:
@@ -111,7 +114,9 @@ def deep_linear_flow(
         depth: its number of hidden layers; "grassmann" does not depend on it.
         method: "dop853" integrates; "exact" takes the exact solution where there is one (z = 1, up to one quadrature;
             "oja", up to a rotation of the outputs); "auto" is "exact" for z = 1 and "dop853" for z > 1, always the
-            outputs themselves.
+            outputs themselves. The rotation of exact "oja" outputs is that of the steps from each time to the next, so
+            that it depends on which other times are asked for, and tends to the true one as these grow dense;
+            `projections`, `losses` and q q^T do not depend on them.
         tolerance: relative, of the integration.
         symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
     """
@@ -129,6 +134,11 @@ def deep_linear_flow(
     eigenvalues, basis = torch.linalg.eigh(C)
     q0 = (basis.mT @ map0).cpu().numpy()
     scale = float(eigenvalues.abs().max()) or 1.0  # only Λt matters; the solvers' tolerances are for |Λ| = 1
+    if not np.isfinite(float(times_[-1]) * scale):
+        raise InputError(
+            f"time={times_[-1]:g} × eigenvalues of up to {scale:.3g} is beyond what floats hold; divide C by the "
+            "number of anchors, or take the limit instead"
+        )
     values, clock = eigenvalues.cpu().numpy() / scale, times_ * scale
     if method == "dop853" or (method == "auto" and z > 1):
         _require_short(law, float(eigenvalues.abs().max()), float(times_[-1]))
@@ -203,8 +213,14 @@ def train_deep_linear(
         tolerance: stop once a step's length over η is below it.
         symmetrise: take (C + C^T)/2 instead of refusing a C that is not symmetric.
     """
-    C = as_symmetric(C, "C", symmetrise=symmetrise).to(net.output.device)
+    C = as_symmetric(C, "C", symmetrise=symmetrise)
     flow_law(flow)  # refuses an unknown one
+    if not isinstance(net, MLP):
+        raise InputError(
+            f"the network must be MLP({len(C)}, width, z, activation='linear', parametrization='orthogonal') of "
+            f"kontrast.nets, got {type(net).__name__}"
+        )
+    C = C.to(net.output.device)
     if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != len(C):
         raise InputError(
             f"the network must be MLP({len(C)}, width, z, activation='linear', parametrization='orthogonal'), "
@@ -216,14 +232,11 @@ def train_deep_linear(
         )
     eigenvalues, basis = (part.to(net.output.dtype) for part in torch.linalg.eigh(C))
 
-    def loss(q: Tensor) -> Tensor:
-        return torch.sum(eigenvalues[:, None] * q.square())
-
     parameters = parameters_of(net)
     return gradient_descent(
         net.at,
         parameters,
-        Problem(basis.mT.contiguous(), loss, size=len(C)),
+        trace_problem(eigenvalues, basis),
         learning_rate=learning_rate,
         n_steps=n_steps,
         record_at=record_at,
@@ -306,12 +319,25 @@ def _require_short(law: FlowLaw, largest: float, time: float) -> None:
         )
 
 
+def _is_real(given: Tensor) -> bool:
+    """Whether it is a tensor without imaginary parts, which would be dropped."""
+    return isinstance(given, Tensor) and not given.is_complex()
+
+
+def _in_words(given: Tensor) -> str:
+    if not isinstance(given, Tensor):
+        return type(given).__name__
+    return f"{given.dtype} {tuple(given.shape)}" if given.is_complex() else f"{tuple(given.shape)}"
+
+
 def _checked_start(start: Tensor, C: Tensor) -> Tensor:
     """The map (d, z) in float64, on C's device."""
     d = len(C)
-    if not isinstance(start, Tensor) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
-        got = tuple(start.shape) if isinstance(start, Tensor) else type(start).__name__
-        raise InputError(f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, got {got}")
+    if not _is_real(start) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
+        raise InputError(
+            f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, in a real tensor, got "
+            f"{_in_words(start)}; take net(torch.eye({d})) of an orthogonal MLP"
+        )
     map0 = start.detach().to(C)
     if not torch.isfinite(map0).all():
         raise InputError("start holds NaN or infinite values")

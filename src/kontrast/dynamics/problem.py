@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from kontrast._types import Tensor
 from kontrast.data import Pairs
 from kontrast.losses import ContrastiveLoss, LossValue
@@ -43,3 +45,12 @@ def contrastive_problem(pairs: Pairs, loss: Callable[..., LossValue]) -> Problem
         size=pairs.n_anchors,
         subset=lambda anchors: contrastive_problem(pairs.subset(anchors), loss),
     )
+
+
+def trace_problem(eigenvalues: Tensor, basis: Tensor) -> Problem:
+    """Paper B's loss (7), Tr(u C u^T), for linear networks: the inputs are C's eigenvectors, so that outputs are q."""
+
+    def loss(q: Tensor) -> Tensor:
+        return torch.sum(eigenvalues[:, None] * q.square())
+
+    return Problem(inputs=basis.mT.contiguous(), objective=loss, size=len(eigenvalues))

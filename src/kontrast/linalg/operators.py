@@ -174,9 +174,7 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tens
     """The (d, d) matrix, in float64 and without gradients, every entry checked; or, only when asked, (C + C^T)/2."""
     _size_of(matrix, None, name)
     if not isinstance(matrix, Tensor) or matrix.layout != torch.strided or not matrix.is_floating_point():
-        raise InputError(
-            f"{name} must be a dense tensor of floating-point numbers; use torch.as_tensor({name}).double()"
-        )
+        raise InputError(f"{name} must be a dense tensor of floating-point numbers, {_what_instead(matrix, name)}")
     doubled = matrix.detach().double()
     if not torch.isfinite(doubled).all():
         raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
@@ -185,7 +183,16 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tens
             require_symmetric(matrix.detach(), name, n_sampled=len(matrix))
         except InputError as error:
             raise InputError(f"{error}, or symmetrise=True") from None
-    return (doubled + doubled.mT) / 2
+    return doubled / 2 + doubled.mT / 2  # halves first: a sum of the largest numbers overflows
+
+
+def _what_instead(matrix: Any, name: str) -> str:
+    """What was given in the place of a dense tensor, and how to make one of it."""
+    if isinstance(matrix, Tensor):
+        dense = "" if matrix.layout == torch.strided else ".to_dense()"
+        return f"got {matrix.layout} {matrix.dtype}; use {name}{dense}.double()"
+    entries = f"{name}.toarray()" if sparse.issparse(matrix) else name
+    return f"got {type(matrix).__name__}; use torch.as_tensor({entries}).double()"
 
 
 def resolution(matrix: Matrix) -> float:

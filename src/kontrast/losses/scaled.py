@@ -32,21 +32,41 @@ def scaled(loss: Loss, *weights: Tensor) -> Loss:
 
     Args:
         loss: a scalar tensor, or a `LossValue`, whose terms are scaled too.
-        weights: matrices, at least one, none of them zero.
+        weights: matrices, at least one, none of them zero or of a norm so extreme that its powers overflow.
     """
+    if not isinstance(loss, Tensor | LossValue):
+        raise InputError(f"loss must be a tensor or a LossValue, got {type(loss).__name__}; scaled(loss, *weights)")
     if not weights:
         raise InputError("scaled(loss, *weights) was given no weights; pass each layer's matrix, net[0].weight, …")
     for place, weight in enumerate(weights, start=1):
-        if weight.dim() != 2 or 0 in weight.shape or not weight.is_floating_point():
-            raise InputError(
-                f"weight {place} must be a floating-point matrix, got {weight.dtype} {tuple(weight.shape)}; leave "
-                "biases out, and flatten convolutions with weight.flatten(1)"
-            )
+        _require_matrix(weight, place)
     factor = torch.stack([_inverse_square_norm(weight, place) for place, weight in enumerate(weights, start=1)]).prod()
+    if not _is_held(float(factor.detach()), factor.dtype):
+        raise InputError(
+            f"the product of the {len(weights)} squared norms is beyond what {factor.dtype} holds; rescale the "
+            "weights, on which a linear network's scaled loss does not depend, or use float64"
+        )
     if isinstance(loss, LossValue):
         terms = loss.terms
         return LossValue(loss.total * factor, LazyTerms(lambda: {name: term * factor for name, term in terms.items()}))
     return loss * factor
+
+
+def _require_matrix(weight: Tensor, place: int) -> None:
+    if not isinstance(weight, Tensor):
+        raise InputError(
+            f"weight {place} must be a floating-point matrix, got {type(weight).__name__}; pass tensors one by one, "
+            "a layer's layer.weight, an array by torch.as_tensor(array)"
+        )
+    if weight.dim() != 2 or 0 in weight.shape or not weight.is_floating_point():
+        raise InputError(
+            f"weight {place} must be a floating-point matrix, got {weight.dtype} {tuple(weight.shape)}; leave "
+            "biases out, and flatten convolutions with weight.flatten(1)"
+        )
+
+
+def _is_held(value: float, dtype: torch.dtype) -> bool:
+    return torch.finfo(dtype).tiny <= value <= torch.finfo(dtype).max
 
 
 def _inverse_square_norm(weight: Tensor, place: int) -> Tensor:
@@ -56,4 +76,10 @@ def _inverse_square_norm(weight: Tensor, place: int) -> Tensor:
             "that are not zero, and lower the learning rate if they overflow"
         )
     norm: Tensor = torch.linalg.matrix_norm(weight, ord=2)
+    size = float(norm.detach())
+    if not _is_held(size * size * size, norm.dtype):  # the gradient goes as ‖W‖⁻³
+        raise InputError(
+            f"weight {place} has the norm {size:.3g}, whose powers {norm.dtype} does not hold; rescale it, on which a "
+            "linear network's scaled loss does not depend"
+        )
     return norm.pow(-2)

@@ -2,7 +2,7 @@
 
 from kontrast.spectral.alternating import Alternation, alternating_pca
 from kontrast.spectral.collapse import Collapse, effective_rank, kernel_collapse, linear_collapse, relative_spread
-from kontrast.spectral.constrained import ConstrainedOptimum, constrained_descent, constrained_optimum
+from kontrast.spectral.constrained import ConstrainedOptimum, Constraint, constrained_descent, constrained_optimum
 from kontrast.spectral.contrastive_pca import (
     PCASolution,
     contrastive_drift,
@@ -39,6 +39,7 @@ __all__ = [
     "Alternation",
     "Collapse",
     "ConstrainedOptimum",
+    "Constraint",
     "CosineKernel",
     "GaussianKernel",
     "Kernel",

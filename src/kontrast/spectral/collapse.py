@@ -46,6 +46,7 @@ def relative_spread(embedding: Tensor) -> float:
 
 
 def _checked(embedding: Tensor, *, centred: bool) -> Tensor:
+    _require_floating(embedding, "the embedding")
     if embedding.ndim != 2 or embedding.shape[0] < 2:
         raise InputError(f"an embedding is (n, d) with n >= 2, got shape {tuple(embedding.shape)}")
     return embedding - embedding.mean(0) if centred else embedding
@@ -149,13 +150,16 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
         outputs: U₀, (m, z).
         times: not negative, increasing.
     """
+    kernel, weights = _symmetric(K, "K"), _symmetric(S, "S")
     moments = torch.from_numpy(increasing_times(times)).to(K.device)
-    kernel, weights = _symmetric(K, "K"), _symmetric(S if S.layout == torch.strided else S.to_dense(), "S")
     U = _checked_start(outputs, "outputs", rows=len(kernel))
     if len(weights) != len(kernel):
         raise InputError(f"S must be {tuple(kernel.shape)} like K, over the same points, got {tuple(weights.shape)}")
     L, outside = _root(kernel, U, torch.finfo(K.dtype).eps)
-    beta, Q = torch.linalg.eigh(L.mT @ weights @ L)
+    B = L.mT @ weights @ L
+    if not torch.isfinite(B).all():
+        raise _beyond_floats(moments, f"K of up to {float(kernel.abs().max()):.3g} × S")
+    beta, Q = torch.linalg.eigh(B)
     push, LQ = Q.mT @ (L.mT @ (weights @ U)), L @ Q  # (r, z), (m, r)
     x = -2 * moments[:, None] * beta  # (T, r)
     # (e^x − 1)/x = e^max(x, 0) (1 − e^−|x|)/|x|, which is 1 at x = 0 and overflows in its first factor alone.
@@ -172,7 +176,21 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
 
 def _collapse(times: Tensor, values: Tensor, shift: Tensor, eigenvalues: Tensor, rate: float) -> Collapse:
     norm = torch.linalg.matrix_norm(values)
+    if not norm.all():
+        raise InputError(
+            f"at time {float(times[norm == 0][0]):.3g} the outputs have died out, to the rounding of their start; pass "
+            "earlier times"
+        )
+    if rate == math.inf or not torch.isfinite(shift + norm.log()).all():
+        raise _beyond_floats(moments=times, what=f"eigenvalues of up to {float(eigenvalues.abs().max()):.3g}")
     return Collapse(times, values / norm[:, None, None], shift + norm.log(), eigenvalues, rate)
+
+
+def _beyond_floats(moments: Tensor, what: str) -> InputError:
+    return InputError(
+        f"times of up to {float(moments[-1]):.3g} × {what}, or the start, are beyond what floats hold; scale the "
+        "matrices, as by the number of anchors, or pass earlier times"
+    )
 
 
 def _projector_modes(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +207,8 @@ def _projected_rate(speeds: Tensor, eigenvalues: Tensor) -> float:
     first, second = -2 * speeds * eigenvalues[0], -2 * speeds * eigenvalues[1]
     minors = first[:, None] + second
     minors.fill_diagonal_(-math.inf)
-    return max(0.0, float(2 * first.max() - minors.max()))
+    rate = float(2 * first.max() - minors.max())
+    return max(0.0, rate) if math.isfinite(rate) else math.inf
 
 
 def _root(K: Tensor, U: Tensor, eps: float) -> tuple[Tensor, int]:
@@ -208,18 +227,29 @@ def _root(K: Tensor, U: Tensor, eps: float) -> tuple[Tensor, int]:
 
 
 def _symmetric(matrix: Tensor, name: str) -> Tensor:
-    require_symmetric(matrix, name, n_sampled=len(matrix))
-    return as_symmetric(matrix, name, symmetrise=True)  # rounding alone is evened out
+    dense = matrix.to_dense() if isinstance(matrix, Tensor) and matrix.layout != torch.strided else matrix
+    evened = as_symmetric(dense, name, symmetrise=True)  # rounding alone, as what is more is refused
+    require_symmetric(dense, name, n_sampled=len(dense))
+    return evened
+
+
+def _require_floating(matrix: Tensor, name: str) -> None:
+    if not isinstance(matrix, Tensor) or not matrix.is_floating_point():
+        got = f"{matrix.dtype}" if isinstance(matrix, Tensor) else type(matrix).__name__
+        raise InputError(
+            f"{name} must be a tensor of floating-point numbers, got {got}; use torch.as_tensor(…).double()"
+        )
 
 
 def _checked_start(matrix: Tensor, name: str, *, rows: int | None = None, columns: int | None = None) -> Tensor:
     """The matrix in float64, with the rows or columns that it must have."""
+    _require_floating(matrix, name)
     wanted = f"({rows}, any)" if rows is not None else f"(any, {columns})"
     fits = matrix.ndim == 2 and 0 not in matrix.shape
     if not fits or matrix.shape[0] != (rows or matrix.shape[0]) or matrix.shape[1] != (columns or matrix.shape[1]):
         raise InputError(f"{name} must have shape {wanted}, got {tuple(matrix.shape)}")
-    if not matrix.is_floating_point() or not torch.isfinite(matrix).all():
-        raise InputError(f"{name} must hold finite floating-point numbers; check what is behind it")
+    if not torch.isfinite(matrix).all():
+        raise InputError(f"{name} must hold finite numbers; check what is behind it")
     if not matrix.any():
         raise InputError(f"{name} must not be zero throughout: the outputs would be zero at all times")
     return matrix.detach().double()

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 
 from kontrast._types import Tensor
-from kontrast.dynamics import Problem, Step, Trajectory, gradient_descent
+from kontrast.dynamics import Step, Trajectory, gradient_descent, trace_problem
 from kontrast.errors import InputError, require_positive, require_whole
 from kontrast.linalg import as_symmetric, fix_signs, frobenius_ball, operator_ball, polar_step, random_frame
 from kontrast.nets import Parameters, PureFunction
@@ -85,9 +85,9 @@ def constrained_optimum(
         W1[:d] = Q.mT
         rest = torch.arange(z - p, device=matrix.device)
         W2[d + rest, p + rest] = 1.0
-    c1, c2 = bounds
+    c1, c2 = (float(bound) for bound in bounds)
     return ConstrainedOptimum(
-        value=float(values[:p].sum()) * c1**2 * c2**2,
+        value=float(values[:p].sum()) * (c1 * c2) ** 2,
         W1=(c1 * W1).to(C.dtype),
         W2=(c2 * W2).to(C.dtype),
         rank=p,
@@ -134,12 +134,13 @@ def constrained_descent(
         symmetrise: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
     """
     matrix = _checked(C, n_outputs, width, constraint, bounds, symmetrise)
+    if not isinstance(generator, torch.Generator):
+        raise InputError(
+            f"generator must be a torch.Generator, got {type(generator).__name__}; pass "
+            "torch.Generator().manual_seed(0)"
+        )
     values, Q = torch.linalg.eigh(matrix)
-    problem = Problem(
-        inputs=fix_signs(Q).mT.contiguous(),
-        objective=lambda q: (values[:, None] * q.square()).sum(),
-        size=len(values),
-    )
+    problem = trace_problem(values, fix_signs(Q))
     balls = _balls(constraint, bounds, width)
     start = _start(constraint, (width, len(matrix)), (width, n_outputs), generator, matrix.device)
     return gradient_descent(
@@ -236,14 +237,30 @@ def _checked(
             f"W1 (h, {d}) cannot have orthonormal columns at width h = {width}; the least width is {d}, and from "
             f"{d + n_outputs} on it never matters"
         )
-    if len(bounds) != 2:
-        raise InputError(f"bounds must be two numbers, of W1 and of W2, got {bounds}")
+    _check_bounds(bounds, constraint, C.dtype, size=d, largest=float(matrix.abs().max()))
+    return matrix
+
+
+def _check_bounds(
+    bounds: tuple[float, float], constraint: str, dtype: torch.dtype, *, size: int, largest: float
+) -> None:
+    """Refuse what are not two positive numbers, or not of such a size that the weights and the loss are held."""
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise InputError(f"bounds must be two numbers, of W1 and of W2, got {bounds}; pass a pair such as (1.0, 2.0)")
     require_positive(**{f"bounds[{i}]": bound for i, bound in enumerate(bounds)})
-    if constraint not in BOUNDED and tuple(bounds) != (1.0, 1.0):
+    c1, c2 = (float(bound) for bound in bounds)
+    if constraint not in BOUNDED and (c1, c2) != (1.0, 1.0):
         raise InputError(
             f"bounds are for {' and '.join(BOUNDED)}, not for {constraint!r}, got {bounds}; leave them out"
         )
-    return matrix
+    weights, losses = torch.finfo(dtype), torch.finfo(torch.float64)
+    scale = (c1 * c2) * (c1 * c2)  # ** would raise where this is infinite
+    held = weights.tiny <= min(c1, c2) and max(c1, c2) <= weights.max and losses.tiny <= scale
+    if not held or scale * max(1.0, size * size * largest) > losses.max:  # a bound on the sum of all |λ|
+        raise InputError(
+            f"bounds {bounds} and a C of entries up to {largest:.3g} make weights or a loss beyond what "
+            f"{dtype} or float64 holds; take bounds nearer to 1, or divide C"
+        )
 
 
 def _note(constraint: str, *, k: int, p: int, z: int, d: int, h: int, n_negative: int, worse: float) -> str:

@@ -40,6 +40,8 @@ def data_matrix(
     Returns:
         (d, d) in the features' number type; blocks are added up in float64.
     """
+    _require_pairs(pairs)
+    _require_function("features", features)
     if pairs.n_anchors == 0:
         raise InputError("there are no anchors, so there is nothing to sum over; pass at least 1")
     if not pairs.x.is_floating_point():
@@ -65,6 +67,7 @@ def pair_weights(pairs: Pairs) -> Tensor:
 
     −N times the `pair_matrix`, for linear models (U = XΘ^T, C = X^T S X) and kernel models alike.
     """
+    _require_pairs(pairs)
     return pair_matrix(pairs) * -float(pairs.n_anchors)
 
 
@@ -81,14 +84,17 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
         contrastive: False drops the negatives, (12): $-\mathrm{sym}\sum_i x_i m(x_i)^\top$.
     """
     least = 2 if contrastive else 1
-    if x.ndim != 2 or len(x) < least or x.shape[1] == 0 or not x.is_floating_point():
+    if not _are_rows(x) or len(x) < least or x.shape[1] == 0:
         raise InputError(
-            f"x must be floating-point rows (N, d) of at least {least} samples, got {x.dtype} {tuple(x.shape)}"
+            f"x must be floating-point rows (N, d) of at least {least} samples, got {_in_words(x)}; use "
+            "torch.as_tensor(x).double(), with a row for each sample"
         )
+    _require_function("view_mean", view_mean)
     rows = x.detach().double()
-    mean = rows if view_mean is None else view_mean(x).detach().double()
-    if mean.shape != rows.shape:
-        raise InputError(f"view_mean must keep the shape {tuple(x.shape)} of the samples, got {tuple(mean.shape)}")
+    means = x if view_mean is None else view_mean(x)
+    if not _are_rows(means) or means.shape != rows.shape:
+        raise InputError(f"view_mean must keep the shape {tuple(x.shape)} of the samples, got {_in_words(means)}")
+    mean = means.detach().double()
     if contrastive:
         centred = rows - rows.mean(0)
         C = -len(x) / (len(x) - 1) * centred.mT @ centred - rows.mT @ (mean - rows)
@@ -99,15 +105,33 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
     return ((C + C.mT) / 2).to(x.dtype)
 
 
+def _require_pairs(pairs: Pairs) -> None:
+    if not isinstance(pairs, Pairs):
+        raise InputError(f"pairs must be Pairs, got {type(pairs).__name__}; make them with kontrast.data.make_pairs")
+
+
+def _require_function(name: str, function: Features | None) -> None:
+    if function is not None and not callable(function):
+        raise InputError(f"{name} must be a function of rows, or None, got {function!r}; pass one that maps tensors")
+
+
+def _are_rows(rows: Tensor) -> bool:
+    return isinstance(rows, Tensor) and rows.ndim == 2 and rows.is_floating_point()
+
+
+def _in_words(given: Tensor) -> str:
+    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+
+
 def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Features:
     """The features of points of the pool, by their indices: looked up, or computed anew."""
 
     def compute(points: Tensor) -> Tensor:
         rows = points.flatten(1) if features is None else features(points)
-        if rows.ndim != 2 or len(rows) != len(points) or not rows.is_floating_point():
+        if not _are_rows(rows) or len(rows) != len(points):
             raise InputError(
-                f"features must give floating-point rows ({len(points)}, d) for {len(points)} points, got {rows.dtype} "
-                f"{tuple(rows.shape)}"
+                f"features must give floating-point rows ({len(points)}, d) for {len(points)} points, got "
+                f"{_in_words(rows)}"
             )
         return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,9 +13,8 @@ from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve,
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
 from kontrast.losses import scaled
-from kontrast.spectral import constrained_descent, constrained_optimum
+from kontrast.spectral import Constraint, constrained_descent, constrained_optimum
 
-Constraint = Literal["scaled", "operator", "product", "orthonormal"]
 D, Z = 6, 3
 PROBLEMS: tuple[Constraint, ...] = ("scaled", "operator", "product", "orthonormal")  # 1 to 4
 FEW, MANY = 1, 4  # negative eigenvalues: fewer than the outputs, and more

@@ -16,11 +16,11 @@ from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep
 from kontrast.dynamics import (
     Flow,
-    Problem,
     Trajectory,
     deep_linear_descent,
     deep_linear_flow,
     gradient_descent,
+    trace_problem,
     train_deep_linear,
 )
 from kontrast.linalg import fit_power_law, qr_retraction, subspace_sines
@@ -123,11 +123,11 @@ def theorem_2(setting: Setting) -> Evidence:
                 "layers",
                 "max |q_trained − q_equation| at η = 0.001",
                 (
-                    curve("raw QR, nearest of the three", np.array(depths) + 1, seed_mean(data.raw_qr)),
                     *(
                         curve(flow, np.array(depths) + 1, seed_mean(data[f"trained_{flow}"].sel(rate=1e-3)))
                         for flow in FLOWS
                     ),
+                    curve("raw QR, nearest of the three", np.array(depths) + 1, seed_mean(data.raw_qr)),
                 ),
                 x_log=False,
             ),
@@ -238,12 +238,11 @@ def _half_way(rate: float) -> dict[str, Any]:
 
 def _raw_qr(net: MLP, C: Tensor, *, rate: float) -> Trajectory:
     """Training that takes the QR factor of W − ηG."""
-    eigenvalues, basis = torch.linalg.eigh(C)
     parameters = parameters_of(net)
     return gradient_descent(
         net.at,
         parameters,
-        Problem(basis.mT.contiguous(), lambda q: torch.sum(eigenvalues[:, None] * q.square()), size=len(C)),
+        trace_problem(*torch.linalg.eigh(C)),
         steps=dict.fromkeys(parameters, lambda W, G, *, learning_rate: qr_retraction(W - learning_rate * G)),
         **_half_way(rate),
     )

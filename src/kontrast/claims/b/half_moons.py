@@ -137,11 +137,11 @@ def _curves_of_training(data: xr.Dataset) -> list[Panel]:
         for model, label in MODELS.items():
             means = seed_mean(data[f"{what}_{model}"].isel(width=0))
             kept = (np.abs(means) < 1e8) & (data.t.values > 0)  # so neither NaN nor infinite
-            found.append(curve(label, data.t.values[kept], np.abs(means[kept]), "plain"))
+            found.append(curve(label, data.t.values[kept], -means[kept] if what == "loss" else means[kept], "plain"))
         return tuple(found)
 
     return [
-        Panel("The loss (1) (Fig. 1a)", "epoch", "|loss|, mean over starts", lines("loss")),
+        Panel("The loss (1) (Fig. 1a)", "epoch", "−loss, mean over starts, up to 10⁸", lines("loss")),
         Panel("Effective rank of the embedding", "epoch", "effective rank", lines("rank"), y_log=False),
     ]
 
