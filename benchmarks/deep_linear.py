@@ -2,8 +2,9 @@
 
 Paper B, Fig. 5: 400 images of two classes of MNIST, d = 784, two outputs, positives are the images with noise. Both
 sides descend on the same C from the same network: (11) moves 784 × 2 numbers, the network two layers of h × 784 and
-h × 2, brought back to orthonormal columns after every step (`train_deep_linear`: tangent step and QR, or plain step and
-polar factor). The faster of the two counts.
+h × 2, brought back to orthonormal columns after every step: by projection as in the paper's (10) (a plain step, then
+the polar factor), which the numbers asked for are held against; and by its rivals, a tangent step with QR, and the
+projection at its own best rate.
 
 "To the answer" is until the loss stays within 0.1 % of its minimum, what both sides compute before the first step (C's
 eigenvectors) included, C itself not. Rates are η |λ_1|: 0.2 is near the largest that (11) is stable for. The polar
@@ -110,7 +111,8 @@ class Stopwatch:
     repeats: int
 
     def seconds(self, compute: Callable[[], object]) -> float:
-        """Of one call."""
+        """Of one warm call."""
+        compute()
         times = []
         for _ in range(self.repeats):
             begin = self.clock()
@@ -200,21 +202,22 @@ def run(task: Task, width: int, watch: Stopwatch, options: Options) -> list[Resu
 
 
 def requirements(results: list[Result], width: int) -> list[Requirement]:
-    """(11) and the fastest way of the flow against the faster network at the same rate, and at its best."""
+    """(11), and the fastest way of the flow, against projected descent at the same rate; then against its rivals."""
     ours, theirs = ([r for r in results if r.width == width and r.is_flow == is_flow] for is_flow in (True, False))
-    step = min(r.step_seconds for r in theirs)
-    seconds = min((r.seconds for r in theirs if r.rate == RATE and not math.isnan(r.seconds)), default=math.nan)
-    tuned = min((r.seconds for r in theirs if not math.isnan(r.seconds)), default=math.nan)
-    fastest = min(ours, key=lambda r: r.seconds)
-    asked = [
-        Requirement(f"h = {width}: a step, times less", step / ours[0].step_seconds, 1000, at_least=True),
-        Requirement(f"h = {width}: to the answer, times less, {ours[0].way}", seconds / ours[0].seconds, 100, True),
-        Requirement(f"h = {width}: to the answer, times less, {fastest.way}", seconds / fastest.seconds, 100, True),
-        Requirement(f"h = {width}: the same, network at its best rate", tuned / fastest.seconds, 100, True),
-    ]
+    step, fastest = ours[0].step_seconds, min(ours, key=lambda r: r.seconds)
+    projected, *rivals = sorted(theirs, key=lambda r: r.way != "network, polar" or r.rate != RATE)
     gaps = [abs(ours[0].accuracy - r.accuracy) for r in theirs if not math.isnan(r.accuracy)]
-    worst = max(gaps, default=math.nan)
-    return [*asked, Requirement(f"h = {width}: accuracies differ by", worst, 0.01, at_least=False)]
+    asked = [
+        Requirement(f"h = {width}: a step, times less", projected.step_seconds / step, 1000, at_least=True),
+        Requirement(f"h = {width}: to the answer, {fastest.way}", projected.seconds / fastest.seconds, 100, True),
+        Requirement(f"h = {width}: to the answer, {ours[0].way}", projected.seconds / ours[0].seconds, 100, True),
+        Requirement(f"h = {width}: accuracies differ by", max(gaps, default=math.nan), 0.01, at_least=False),
+    ]
+    for rival in rivals:
+        name = f"h = {width}, {rival.way.split(', ')[1]} at {rival.rate:g}"
+        asked.append(Requirement(f"{name}: a step", rival.step_seconds / step, 1000, at_least=True))
+        asked.append(Requirement(f"{name}: to the answer", rival.seconds / fastest.seconds, 100, at_least=True))
+    return asked
 
 
 def row(result: Result) -> tuple[str, ...]:
@@ -237,8 +240,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", type=int, nargs="+", default=[800, 2400])
     parser.add_argument("--seconds", type=float, default=45.0, help="the longest that one network is trained for")
-    parser.add_argument("--repeats", type=int, default=3, help="of every timing")
-    parser.add_argument("--timed-steps", type=int, default=2, help="of a network, to time one")
+    parser.add_argument("--repeats", type=int, default=5, help="of every timing")
+    parser.add_argument("--timed-steps", type=int, default=4, help="of a network, to time one")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"], help="of the networks")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument(

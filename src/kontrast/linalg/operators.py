@@ -164,10 +164,14 @@ def require_symmetric(matrix: Matrix, name: str, *, n_sampled: int = 256) -> Non
         raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
     asymmetry, size = float((block - block.mT).abs().max()), float(block.abs().max())
     if asymmetry > math.sqrt(resolution(matrix)) * size:
-        raise InputError(
-            f"{name} must be symmetric, but entries differ from their mirror images by up to {asymmetry:.2g} "
-            f"(largest entry {size:.2g}); if that is rounding, pass ({name} + {name}.T) / 2"
-        )
+        raise _not_symmetric(name, asymmetry, size)
+
+
+def _not_symmetric(name: str, asymmetry: float, size: float) -> InputError:
+    return InputError(
+        f"{name} must be symmetric, but entries differ from their mirror images by up to {asymmetry:.2g} "
+        f"(largest entry {size:.2g}); if that is rounding, pass ({name} + {name}.T) / 2"
+    )
 
 
 def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tensor:
@@ -176,14 +180,14 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tens
     if not isinstance(matrix, Tensor) or matrix.layout != torch.strided or not matrix.is_floating_point():
         raise InputError(f"{name} must be a dense tensor of floating-point numbers, {_what_instead(matrix, name)}")
     doubled = matrix.detach().double()
-    if not torch.isfinite(doubled).all():
+    size = float(doubled.abs().max())  # NaN where one entry is
+    if not math.isfinite(size):
         raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
-    if not symmetrise:
-        try:
-            require_symmetric(matrix.detach(), name, n_sampled=len(matrix))
-        except InputError as error:
-            raise InputError(f"{error}, or symmetrise=True") from None
-    return doubled / 2 + doubled.mT / 2  # halves first: a sum of the largest numbers overflows
+    asymmetry = float((doubled - doubled.mT).abs().max())
+    if not symmetrise and asymmetry > math.sqrt(resolution(matrix)) * size:
+        raise InputError(f"{_not_symmetric(name, asymmetry, size)}, or symmetrise=True")
+    # Halves first: a sum of the largest numbers overflows.
+    return doubled if asymmetry == 0 else doubled / 2 + doubled.mT / 2
 
 
 def _what_instead(matrix: Any, name: str) -> str:
