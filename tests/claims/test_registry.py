@@ -52,7 +52,8 @@ def test_two_functions_cannot_measure_one_claim() -> None:
 def test_every_claim_says_what_it_is() -> None:
     for one in all_claims():
         assert one.title, one.id
-        assert one.source.startswith(("Paper A", "Beyond paper A")), one.id
+        paper = one.id[0]
+        assert one.source.startswith((f"Paper {paper}", f"Beyond paper {paper}")), one.id
         assert len(one.printed) > 10, one.id
         assert one.recorded is not Verdict.UNDECIDED, one.id
         assert one.recorded is not Verdict.CORRECTED or one.corrected, f"{one.id} is corrected, but to what?"
