@@ -1,4 +1,4 @@
-# make demo: install, then run the default study.   make verify: the claims of paper A, in their quick setting.
+# make demo: install, then run the default study.   make verify: every claim, in its quick setting.
 # make test: install the development extras, then lint, types, tests.
 # make bench: every benchmark; the kernels run beside neural-tangents, in an environment of its own (make bench-peers).
 PYTHON ?= python3
@@ -31,7 +31,7 @@ demo: install
 	$(BIN)/kontrast study
 
 verify: install
-	$(BIN)/kontrast verify A --quick
+	$(BIN)/kontrast verify --quick
 
 # The page of claims in docs/, from the folder that `kontrast verify` wrote.
 docs-claims:

@@ -40,7 +40,7 @@ class DeepLinearSSL(PairEmbedding):
         n_components: z, the dimension of the embedding.
         time: of training, from 0 (the random network) to `math.inf`; on the scale of one over the eigenvalues and their
             gaps. An equation without an exact solution is followed up to α · time · max |λ| = 200,000.
-        depth: the number of hidden layers. It makes "polar" and "oja" faster, and nothing else.
+        depth: the number of hidden layers. It makes "polar" and "oja" faster; the span at the end is the same.
         flow: the kind of descent, see `kontrast.dynamics.flow_law`: "grassmann" is the paper's (8), "polar" is what
             projected gradient descent follows, "oja" the canonical metric of the Stiefel manifold, whose exact solution
             is one up to a rotation of the outputs.

@@ -56,30 +56,7 @@ def proposition_3(setting: Setting) -> Evidence:
             "excess_from_the_width_on": float(np.abs(wide.reached.values).max()),
             "error_of_predicted_excess": float(by_width.error.values.max()),
         },
-        [
-            Criterion("excess_at_h_equal_d", "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
-            *(
-                Criterion(
-                    f"gap_{name}",
-                    f"({k}) by descent: within 1e-3 of the optimum (h = d + z − k)",
-                    low=-1e-9,
-                    high=1e-3,
-                    role="corrected",
-                )
-                for k, name in enumerate(PROBLEMS, start=1)
-            ),
-            *(
-                Criterion(f"lowest_point_{name}", f"({k}): no feasible point is below", low=-1e-12, role="corrected")
-                for k, name in enumerate(PROBLEMS, start=1)
-            ),
-            Criterion(
-                "spread_of_common_weights", "the weights of (4) attain it in all four", high=1e-12, role="corrected"
-            ),
-            Criterion("excess_at_h_equal_d", "at h = d (4) is worse, relative", low=0.02, role="corrected"),
-            Criterion("smallest_excess_below_the_width", "as at any h < d + z − k", low=0.01, role="corrected"),
-            Criterion("excess_from_the_width_on", "and not from there on", high=1e-3, role="corrected"),
-            Criterion("error_of_predicted_excess", "both as predicted", high=1e-3, role="corrected"),
-        ],
+        _CRITERIA_3,
         data=by_width,
         panels=[
             Panel(
@@ -110,6 +87,30 @@ def proposition_3(setting: Setting) -> Evidence:
         ],
         setting={"d": D, "d_out": Z, "negative_eigenvalues": [FEW, MANY], "n_steps": n_steps, "n_points": n_points},
     )
+
+
+_CRITERIA_3 = (
+    Criterion("excess_at_h_equal_d", "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
+    *(
+        Criterion(
+            f"gap_{name}",
+            f"({k}) by descent: within 1e-3 of the optimum (h = d + z − k)",
+            low=-1e-9,
+            high=1e-3,
+            role="corrected",
+        )
+        for k, name in enumerate(PROBLEMS, start=1)
+    ),
+    *(
+        Criterion(f"lowest_point_{name}", f"({k}): no feasible point is below", low=-1e-12, role="corrected")
+        for k, name in enumerate(PROBLEMS, start=1)
+    ),
+    Criterion("spread_of_common_weights", "the weights of (4) attain it in all four", high=1e-12, role="corrected"),
+    Criterion("excess_at_h_equal_d", "at h = d (4) is worse, relative", low=0.02, role="corrected"),
+    Criterion("smallest_excess_below_the_width", "as at any h < d + z − k", low=0.01, role="corrected"),
+    Criterion("excess_from_the_width_on", "and not from there on", high=1e-3, role="corrected"),
+    Criterion("error_of_predicted_excess", "both as predicted", high=1e-3, role="corrected"),
+)
 
 
 def _matrix(n_negative: int, seed: int) -> Tensor:
