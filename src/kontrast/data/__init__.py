@@ -10,12 +10,22 @@
 from kontrast.data.conventions import ImageShape, channels_first
 from kontrast.data.datasets import Dataset, half_moons, load, load_parts
 from kontrast.data.image_views import Affine, Brightness, Contrast, Grey, HorizontalFlip, RandomResizedCrop
+from kontrast.data.latent import (
+    THRESHOLD_Q,
+    LatentCategorical,
+    LatentSummation,
+    nearly_orthogonal_patterns,
+    orthonormal_patterns,
+    require_probabilities,
+)
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
+from kontrast.data.patches import draw_patches
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
 from kontrast.data.views import Compose, View, default_view, fresh_view, parse_view
 from kontrast.data.writing import check_writable, write_arrays
 
 __all__ = [
+    "THRESHOLD_Q",
     "Affine",
     "Brightness",
     "Compose",
@@ -25,6 +35,8 @@ __all__ = [
     "Grey",
     "HorizontalFlip",
     "ImageShape",
+    "LatentCategorical",
+    "LatentSummation",
     "Masking",
     "Mixup",
     "Pairs",
@@ -34,11 +46,15 @@ __all__ = [
     "check_writable",
     "default_view",
     "draw_negatives",
+    "draw_patches",
     "fresh_view",
     "half_moons",
     "load",
     "load_parts",
     "make_pairs",
+    "nearly_orthogonal_patterns",
+    "orthonormal_patterns",
     "parse_view",
+    "require_probabilities",
     "write_arrays",
 ]

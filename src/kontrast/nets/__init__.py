@@ -12,6 +12,7 @@ from kontrast.nets.feature_maps import (
     median_distance,
 )
 from kontrast.nets.functional import Linearized, Parameters, PureFunction, parameters_of, pure_function
+from kontrast.nets.homogeneous import Homogeneous, homogeneous_from
 from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape, hidden_activations
 from kontrast.nets.nonlinearity import NonlinearGap, nonlinear_gap, output_gap, unit_slope
 
@@ -24,6 +25,7 @@ __all__ = [
     "FeatureMap",
     "FourierFeatures",
     "HessianNorms",
+    "Homogeneous",
     "Linearized",
     "NetworkFeatures",
     "NonlinearGap",
@@ -36,6 +38,7 @@ __all__ = [
     "hessian_norm",
     "hessian_vector_product",
     "hidden_activations",
+    "homogeneous_from",
     "leaky_relu",
     "median_distance",
     "nonlinear_gap",
