@@ -14,6 +14,7 @@ from kontrast.report.drawing import panel_figure, plate_figure
 from kontrast.report.embedding_figure import write_embedding_figure
 from kontrast.report.figures import plates
 from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
+from kontrast.report.pattern_figure import write_pattern_figure
 from kontrast.report.svg import to_png, to_svg
 from kontrast.report.template import PAGE
 from kontrast.report.view_examples import write_view_examples
@@ -28,6 +29,7 @@ __all__ = [
     "accuracy",
     "write_claims_report",
     "write_embedding_figure",
+    "write_pattern_figure",
     "write_report",
     "write_view_examples",
 ]
