@@ -11,15 +11,27 @@ from kontrast.dynamics.deep_linear import (
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
 from kontrast.dynamics.flow_laws import Flow, FlowLaw, flow_law
+from kontrast.dynamics.one_layer import (
+    Ending,
+    FilterFlow,
+    FilterRun,
+    OneLayerField,
+    one_layer_flow,
+    power_iteration,
+)
 from kontrast.dynamics.problem import Problem, contrastive_problem, trace_problem
 from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Trajectory, distance_from
 
 __all__ = [
     "DeepLinearFlow",
+    "Ending",
+    "FilterFlow",
+    "FilterRun",
     "Flow",
     "FlowLaw",
     "Method",
+    "OneLayerField",
     "Problem",
     "Recorder",
     "Snapshot",
@@ -37,6 +49,8 @@ __all__ = [
     "flow_law",
     "gradient_descent",
     "increasing_times",
+    "one_layer_flow",
+    "power_iteration",
     "trace_problem",
     "train_deep_linear",
 ]

@@ -1,8 +1,16 @@
-"""Spectra: contrastive PCA at finite and infinite width, its whitened form, and whether a representation collapsed."""
+"""Spectra: contrastive PCA in all its forms, patterns of one-layer networks, whether a representation collapsed."""
 
 from kontrast.spectral.alternating import Alternation, alternating_pca
 from kontrast.spectral.collapse import Collapse, effective_rank, kernel_collapse, linear_collapse, relative_spread
 from kontrast.spectral.constrained import ConstrainedOptimum, Constraint, constrained_descent, constrained_optimum
+from kontrast.spectral.contrastive_covariance import (
+    GaussianFeatures,
+    PairLaplacian,
+    adjusted_covariance,
+    contrastive_covariance,
+    gaussian_features,
+    pair_laplacian,
+)
 from kontrast.spectral.contrastive_pca import (
     PCASolution,
     contrastive_drift,
@@ -16,6 +24,7 @@ from kontrast.spectral.contrastive_pca import (
     train_pca_network,
 )
 from kontrast.spectral.data_matrix import data_matrix, expected_data_matrix, pair_weights
+from kontrast.spectral.gated import BatchNormalised, GatedCovariance
 from kontrast.spectral.kernel_pca import (
     CosineKernel,
     GaussianKernel,
@@ -25,8 +34,10 @@ from kontrast.spectral.kernel_pca import (
     kernel_contrastive_pca,
     nystrom_features,
 )
+from kontrast.spectral.lmes import FilterMatch, LMEs, find_lmes
 from kontrast.spectral.moments import PairMoments, ViewMoments
 from kontrast.spectral.pair_matrix import pair_matrix
+from kontrast.spectral.population import MixtureCovariance
 from kontrast.spectral.whitened import (
     WhitenedSolution,
     require_components,
@@ -37,27 +48,38 @@ from kontrast.spectral.whitened import (
 
 __all__ = [
     "Alternation",
+    "BatchNormalised",
     "Collapse",
     "ConstrainedOptimum",
     "Constraint",
     "CosineKernel",
+    "FilterMatch",
+    "GatedCovariance",
+    "GaussianFeatures",
     "GaussianKernel",
     "Kernel",
     "KernelFeatures",
+    "LMEs",
+    "MixtureCovariance",
     "NetworkKernel",
     "PCASolution",
+    "PairLaplacian",
     "PairMoments",
     "ViewMoments",
     "WhitenedSolution",
+    "adjusted_covariance",
     "alternating_pca",
     "constrained_descent",
     "constrained_optimum",
+    "contrastive_covariance",
     "contrastive_drift",
     "contrastive_matrix",
     "contrastive_pca",
     "data_matrix",
     "effective_rank",
     "expected_data_matrix",
+    "find_lmes",
+    "gaussian_features",
     "hidden_features",
     "kernel_collapse",
     "kernel_contrastive_pca",
@@ -65,6 +87,7 @@ __all__ = [
     "nystrom_features",
     "orthonormal_start",
     "pair_features",
+    "pair_laplacian",
     "pair_matrix",
     "pair_weights",
     "pca_network",

@@ -1,0 +1,420 @@
+r"""Paper C, Def. 3: locally maximal eigenvectors (LMEs), the patterns that a one-layer contrastive network can learn.
+
+w is one where $A(w) w = \lambda w$ with λ the largest eigenvalue of A(w). `find_lmes` runs the power iteration (94)
+from many starts, brings what chatters to rest exactly, and judges every limit.
+
+**On edges.** With samples behind a ReLU the energy $J(w) = \frac12 w^\top A(w) w$ is piecewise quadratic, with concave
+ridges $w^\top x_i = 0$ on which its maxima like to lie: there no gate g_i in {0, 1} makes w an eigenvector, but one in
+between does (Filippov). With S the samples on the edge, w maximises $w^\top A w$ among the $w \perp x_S$, as outputs of
+S are 0 whatever their gates, and the gates $g_S \in [0, 1]$ are the multipliers. `_settle` solves this by an active
+set, to rounding.
+
+**Stability.** Half the energy's Hessian is A(w) + R(w) with $R u = \frac{d}{d\epsilon} A(w + \epsilon u) w$, so the
+flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space (`margins`), while
+Theorem 1 asks for $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
+$R = \sum_i \delta(w^\top x_i)\, v_i\, x_i x_i^\top$ with v the pull on each output: without views $v_i \le 0$ on the
+plane, so R never harms, and every LME is stable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.optimize import lsq_linear
+
+from kontrast._types import Tensor
+from kontrast.dynamics import Ending, FilterRun, power_iteration
+from kontrast.errors import InputError, require_positive, require_whole
+from kontrast.linalg import fix_signs
+from kontrast.progress import Advance
+from kontrast.spectral.gated import GatedCovariance
+
+NEARBY = 1e-3  # distance within which unfinished limits are settled as one
+SETTLE_ROUNDS = 40  # of the active set; one to three are usual
+N_DIRECTIONS = 8  # random ones in which roughness is measured, beside the worst that its formula names
+
+
+@dataclass(frozen=True, eq=False)
+class FilterMatch:
+    """For each of K filters the nearest pattern: its index and |cos| (cos where −w is another filter than w)."""
+
+    index: Tensor  # (K,)
+    cosines: Tensor  # (K,)
+
+    def found(self, least: float = 0.9) -> Tensor:
+        """The patterns that some filter has, at a cosine of `least` or more."""
+        return torch.as_tensor(sorted(set(self.index[self.cosines >= least].tolist())), device=self.index.device)
+
+
+@dataclass(frozen=True, eq=False)
+class LMEs:
+    """The limits found, by falling basin share; row j of everything (m, …) belongs to pattern j."""
+
+    weights: Tensor  # (m, d), unit rows
+    eigenvalues: Tensor  # (m,): λ
+    gaps: Tensor  # (m,): λ₁ − λ₂ of A(w); below 0 where λ is not the largest, and w no LME
+    roughness: Tensor  # (m,): ρ by directional differences; infinite where A jumps at w
+    roughness_formula: Tensor  # (m,): ρ = ‖R P‖ from the samples nearest to the edge
+    margins: Tensor  # (m,): λ − λ_max(P (A + R) P), above 0 where the flow is stable
+    residuals: Tensor  # (m,): ‖A(w)w − λw‖/λ, with gates in between for samples on the edge
+    edges: Tensor  # (m,): how many samples lie on the edge of their gate
+    basins: Tensor  # (m,): share of the starts that ended there
+    assignment: Tensor  # (k,): each start's pattern; −1 where it came to none
+    run: FilterRun
+    symmetric: bool  # −w is the same pattern as w
+
+    @property
+    def maximal(self) -> Tensor:
+        """Def. 3: λ is the largest eigenvalue of A(w), and a single one: (m,) of bool. Others can be stable too."""
+        return self.gaps > 0
+
+    @property
+    def certified(self) -> Tensor:
+        """Theorem 1's sufficient test, λ_gap > ρ, of both ways to find ρ: (m,) of bool."""
+        return self.gaps > torch.maximum(self.roughness, self.roughness_formula)
+
+    @property
+    def stable(self) -> Tensor:
+        """The exact criterion: (m,) of bool."""
+        return self.margins > 0
+
+    @property
+    def discrepancies(self) -> Tensor:
+        """‖w(t + 1) − w(t)‖ of every start, (T, k)."""
+        return self.run.discrepancies
+
+    @property
+    def status(self) -> tuple[Ending, ...]:
+        """How every start ended; what the iteration left chattering or unfinished may have been settled since."""
+        return tuple(
+            Ending.SETTLED if found >= 0 and ending is not Ending.CONVERGED else ending
+            for ending, found in zip(self.run.endings, self.assignment.tolist(), strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __repr__(self) -> str:
+        return (
+            f"LMEs({len(self)} patterns from {len(self.assignment)} starts, {int(self.maximal.sum())} locally maximal, "
+            f"{int(self.stable.sum())} stable, {int(self.certified.sum())} certified, "
+            f"{int((self.assignment < 0).sum())} starts without)"
+        )
+
+    def match(self, filters: Tensor) -> FilterMatch:
+        """The pattern nearest to each row of a trained network's `filters` (K, d), say `net[0].weight`."""
+        d = self.weights.shape[1]
+        if not isinstance(filters, Tensor) or filters.ndim != 2 or filters.shape[1] != d:
+            given = tuple(filters.shape) if isinstance(filters, Tensor) else type(filters).__name__
+            raise InputError(f"filters must be rows (K, {d}) like the patterns, got {given}; pass layer.weight")
+        if not len(self):
+            raise InputError("there are no patterns to match filters with; raise n_starts or n_steps of find_lmes")
+        rows = filters.detach().to(self.weights)
+        cosines = (rows / rows.norm(dim=1, keepdim=True)) @ self.weights.mT
+        best = (cosines.abs() if self.symmetric else cosines).max(dim=1)
+        return FilterMatch(best.indices, best.values)
+
+
+def find_lmes(
+    x: Tensor | GatedCovariance,
+    positives: Tensor | None = None,
+    *,
+    starts: Literal["random", "samples"] | Tensor = "random",
+    n_starts: int = 64,
+    n_steps: int = 1000,
+    tolerance: float | None = None,
+    distinct: float = 1e-3,
+    generator: torch.Generator | None = None,
+    progress: bool | Advance = False,
+    **options: Any,
+) -> LMEs:
+    """The patterns that filters of a one-layer network come to rest at, each with its certificate.
+
+    ```python
+    found = kt.spectral.find_lmes(x, n_starts=64, generator=torch.Generator().manual_seed(0))
+    found.weights[found.certified]
+    ```
+
+    Args:
+        x: samples as rows (n, d), or a `GatedCovariance` of them.
+        positives: their other views (n, d), or None.
+        starts: "random" directions, "samples" drawn from x, or rows (k, d) of your own.
+        n_starts: how many to draw.
+        n_steps: of the power iteration, at most.
+        tolerance: of its convergence; None is 1e-10 in float64 and 1e-5 in float32.
+        distinct: patterns at a smaller distance are one.
+        generator: of the starts; needed unless they are given.
+        progress: a bar on stderr, or a function of the steps done and the steps in all.
+        options: `importance`, `importance_of`, `activation`, `gate_tolerance` of `GatedCovariance`.
+    """
+    field = _as_field(x, positives, options)
+    require_positive(distinct=distinct)
+    if tolerance is None:
+        tolerance = 1e-10 if field.points.dtype == torch.float64 else 1e-5
+    first = _starts(field, starts, n_starts, generator)
+    run = power_iteration(field, first, n_steps=n_steps, tolerance=tolerance, progress=progress)
+    symmetric = abs(field.activation.left) == abs(field.activation.right)
+    limits, assignment = _limits(field, run, distinct, symmetric=symmetric)
+    return _judged(field, limits, assignment, run, symmetric=symmetric)
+
+
+@dataclass(frozen=True, eq=False)
+class _Limit:
+    """A point at rest: w (d,), and the gates (m,) that make it an eigenvector, in between for those on the `edge`."""
+
+    w: Tensor
+    gates: Tensor
+    edge: Tensor
+
+
+def _limits(
+    field: GatedCovariance, run: FilterRun, distinct: float, *, symmetric: bool
+) -> tuple[list[_Limit], list[int]]:
+    """The distinct points at rest among the run's ends, and each start's index into them, by falling basin."""
+    weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
+    groups: list[tuple[Tensor, _Limit | None]] = []  # where ends lie close together, and what they settle to
+    limits: list[_Limit] = []
+    assignment: list[int] = []
+    for w, ending, flipping in zip(weights, run.endings, run.flipping, strict=True):
+        if ending in (Ending.SILENT, Ending.DIVERGED):
+            assignment.append(-1)
+            continue
+        seen = next((limit for place, limit in groups if _near(w, place, NEARBY, symmetric=symmetric)), "new")
+        if isinstance(seen, str):
+            seen = _at_rest(field, w) if ending is Ending.CONVERGED else _settle(field, w, flipping)
+            groups.append((w, seen))
+        if seen is None:
+            assignment.append(-1)
+            continue
+        known = next((j for j, old in enumerate(limits) if _near(seen.w, old.w, distinct, symmetric=symmetric)), None)
+        if known is None:
+            known = len(limits)
+            limits.append(seen)
+        assignment.append(known)
+    order = sorted(range(len(limits)), key=lambda j: -assignment.count(j))
+    rank = {old: new for new, old in enumerate(order)} | {-1: -1}
+    return [limits[j] for j in order], [rank[j] for j in assignment]
+
+
+def _near(a: Tensor, b: Tensor, distance: float, *, symmetric: bool) -> bool:
+    return float((a - b).norm()) < distance or (symmetric and float((a + b).norm()) < distance)
+
+
+def _at_rest(field: GatedCovariance, w: Tensor) -> _Limit:
+    z = field.points @ w
+    return _Limit(w, field.activation.gate(z, field.tolerance), z.abs() <= field.tolerance)
+
+
+def _settle(field: GatedCovariance, w: Tensor, flipping: Tensor) -> _Limit | None:
+    """The maximum near w of the piecewise quadratic energy, by an active set of samples on the edge; None if it fails.
+
+    In each round w is the top eigenvector of A among the w ⊥ x_S, with all other gates held; then samples whose gate
+    this w contradicts join S, and where the gates of S cannot make w an eigenvector those at their bounds leave it.
+    """
+    activation = field.activation
+    if activation.degree != 1 or not field.is_fixed:
+        return None
+    closed, opened = -activation.left, activation.right
+    start, side, edge = w, field.points @ w > field.tolerance, flipping & (activation.jump != 0)
+    for _ in range(SETTLE_ROUNDS):
+        gates = torch.where(side, opened, closed).to(w).masked_fill(edge, 0.0)
+        on_edge = torch.nonzero(edge)[:, 0]
+        top = _top_within(field.matrix(w, gates=gates), field.points[on_edge], w)
+        if top is None:
+            return None
+        w = top
+        multipliers, is_eigenvector = _multipliers(field, w, gates, on_edge)
+        crossed = ((field.points @ w > field.tolerance) != side) & ~edge & (activation.jump != 0)
+        if is_eigenvector and not crossed.any():
+            if activation.jump and float(start @ w) < 0.9:  # another basin than the one it was in
+                return None
+            return _Limit(w, gates.index_copy(0, on_edge, multipliers), edge)
+        edge |= crossed
+        if not is_eigenvector:
+            low, high = multipliers <= min(closed, opened), multipliers >= max(closed, opened)
+            for leaving, is_open in ((on_edge[low], opened < closed), (on_edge[high], opened > closed)):
+                edge[leaving] = False
+                side[leaving] = is_open
+    return None
+
+
+def _top_within(A: Tensor, normals: Tensor, near: Tensor) -> Tensor | None:
+    """A's top eigenvector among the vectors orthogonal to all `normals` (s, d), turned to `near`, if there are any."""
+    basis = _orthogonal_to(normals) if len(normals) else torch.eye(len(A)).to(A)
+    if not len(basis):
+        return None
+    w: Tensor = basis.mT @ torch.linalg.eigh(basis @ A @ basis.mT).eigenvectors[:, -1]
+    return torch.as_tensor(w / w.norm() * (-1.0 if w @ near < 0 else 1.0))
+
+
+def _orthogonal_to(normals: Tensor) -> Tensor:
+    """Orthonormal rows that span what is orthogonal to all `normals` (s, d), some of which may coincide."""
+    triangle = torch.linalg.qr(normals, mode="r").R  # (min(s, d), d), of the same span
+    _, sizes, vh = torch.linalg.svd(triangle, full_matrices=True)
+    return torch.as_tensor(vh[int((sizes > 1e-9 * sizes[0]).sum()) :])
+
+
+def _multipliers(field: GatedCovariance, w: Tensor, gates: Tensor, on_edge: Tensor) -> tuple[Tensor, bool]:
+    """The gates, closed to open, of samples on the edge that bring w nearest to an eigenvector, and if it is one."""
+    pull, residual = _residual(field, w, gates)
+    near_zero = REST * torch.finfo(w.dtype).eps * float(((gates * pull) @ field.points).norm())
+    if not len(on_edge):
+        return residual[:0], float(residual.norm()) <= near_zero
+    tangent = field.points[on_edge] - (field.points[on_edge] @ w)[:, None] * w
+    forces = (tangent * pull[on_edge, None]).mT.double().cpu().numpy()
+    bounds = sorted((-field.activation.left, field.activation.right))
+    scale = np.abs(forces).max() or 1.0
+    fit = lsq_linear(forces / scale, -residual.double().cpu().numpy() / scale, bounds=bounds, method="bvls")
+    found = torch.as_tensor(fit.x).to(w)
+    left = (residual + (found * pull[on_edge]) @ tangent).norm()
+    return found, float(left) <= near_zero
+
+
+REST = 1e5  # roundings up to which a residual is 0
+
+
+def _residual(field: GatedCovariance, w: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """The pull on each output, (m,), and A(w)w − λw, with gates given."""
+    pull = field.pull((gates * (field.points @ w))[:, None])[:, 0]
+    product = (gates * pull) @ field.points
+    return pull, product - (product @ w) * w
+
+
+def _judged(
+    field: GatedCovariance, limits: Sequence[_Limit], assignment: Sequence[int], run: FilterRun, *, symmetric: bool
+) -> LMEs:
+    rows = [_certificate(field.frozen(limit.w), limit) for limit in limits]
+    weights = torch.stack([limit.w for limit in limits]) if limits else run.weights[:0]
+    values = torch.tensor(rows, dtype=torch.float64).reshape(-1, 6).to(weights)
+    eigenvalues, gaps, roughness, formula, margins, residuals = values.unbind(1)
+    return LMEs(
+        weights,
+        eigenvalues=eigenvalues,
+        gaps=gaps,
+        roughness=roughness,
+        roughness_formula=formula,
+        margins=margins,
+        residuals=residuals,
+        edges=torch.tensor([int(limit.edge.sum()) for limit in limits], device=weights.device),
+        basins=torch.tensor([assignment.count(j) / len(assignment) for j in range(len(limits))]).to(weights),
+        assignment=torch.tensor(assignment, device=weights.device),
+        run=run,
+        symmetric=symmetric,
+    )
+
+
+def _certificate(field: GatedCovariance, limit: _Limit) -> tuple[float, ...]:
+    """λ, gap, ρ measured, ρ by its formula, margin, residual."""
+    w, d = limit.w, field.d
+    A = field.matrix(w, gates=limit.gates)
+    values = torch.linalg.eigvalsh(A)
+    eigenvalue = float(w @ A @ w)
+    others = values[torch.arange(d, device=w.device) != int((values - eigenvalue).abs().argmin())]
+    gap = eigenvalue - float(others.max()) if d > 1 else math.inf
+    pull, residual = _residual(field, w, limit.gates)
+    R, width = _roughness_matrix(field, limit, A, pull)
+    tangent = torch.eye(d).to(w) - torch.outer(w, w)
+    if math.isfinite(width):
+        formula = float(torch.linalg.matrix_norm(R @ tangent, ord=2))
+        measured = _directional_roughness(field, limit, R @ tangent, width)
+        free = w[None]
+    else:  # A jumps at w itself: what leaves a ridge falls at once, so only directions along all ridges are left
+        formula = measured = math.inf
+        free = torch.cat([w[None], field.points[limit.edge & _in_between(field, limit.gates)]])
+    margin = eigenvalue - _largest_within(A + R, free)
+    return eigenvalue, gap, measured, formula, margin, float(residual.norm()) / (abs(eigenvalue) or 1.0)
+
+
+def _in_between(field: GatedCovariance, gates: Tensor) -> Tensor:
+    low, high = sorted((-field.activation.left, field.activation.right))
+    slack = 1e-6 * (high - low)
+    return (gates > low + slack) & (gates < high - slack)
+
+
+def _largest_within(matrix: Tensor, normals: Tensor) -> float:
+    """The largest eigenvalue of a symmetric matrix on the vectors orthogonal to `normals`; −∞ where there are none."""
+    basis = _orthogonal_to(normals)
+    return float(torch.linalg.eigvalsh(basis @ matrix @ basis.mT)[-1]) if len(basis) else -math.inf
+
+
+def _roughness_matrix(field: GatedCovariance, limit: _Limit, A: Tensor, pull: Tensor) -> tuple[Tensor, float]:
+    r"""R of $\frac{d}{d\epsilon} A(w + \epsilon u) w = R u$, and the width within which the gates' jumps were counted.
+
+    $R = X^\top \mathrm{diag}(g'(z) \circ v) X + (p - 1) A$; for a gate that jumps, δ(z) is a box about 0 that holds the
+    √m nearest samples. Where all of these lie on the plane itself there is no density: the width is infinite.
+    """
+    z = field.points @ limit.w
+    slope = field.activation.gate_slope(z)
+    width = 0.0
+    if field.activation.jump:
+        nearest = max(10, math.isqrt(len(z)))
+        width = float(z.abs().kthvalue(min(nearest, len(z))).values)
+        if width <= field.tolerance:
+            return torch.zeros_like(A), math.inf
+        slope = field.activation.jump / (2 * width) * (z.abs() <= width).to(z)
+    R = field.points.mT @ ((slope * pull)[:, None] * field.points) + (field.activation.degree - 1) * A
+    return (R + R.mT) / 2, width
+
+
+def _directional_roughness(field: GatedCovariance, limit: _Limit, R: Tensor, width: float) -> float:
+    r"""The largest $\lVert (A(v) - A(w)) w \rVert / \lVert v - w \rVert$ over directions, at the scale of `width`.
+
+    Directions: the one in which R is largest, and random ones. v is as far from w as moves outputs by `width`, so that
+    as many gates flip as the formula counts; without gates that jump it is 1e-5.
+    """
+    w = limit.w
+    generator = torch.Generator().manual_seed(0)  # the same directions for the same data
+    random = torch.randn(N_DIRECTIONS, field.d, generator=generator, dtype=torch.float64).to(w)
+    directions = torch.cat([torch.linalg.svd(R).Vh[:1], random])
+    directions = directions - (directions @ w)[:, None] * w
+    z = field.points @ w
+    reach = (z.abs() <= width) if width else torch.ones_like(z, dtype=torch.bool)
+    largest = 0.0
+    for u in directions / directions.norm(dim=1, keepdim=True):
+        spread = float((field.points[reach] @ u).square().mean().sqrt())
+        angle = min(0.1, width / spread if width and spread else 1e-5)
+        for sign in (1.0, -1.0):
+            v = math.cos(angle) * w + sign * math.sin(angle) * u
+            gates = field.activation.gate(field.points @ v, field.tolerance)
+            moved = (gates * field.pull((gates * z)[:, None])[:, 0]) @ field.points
+            still = (limit.gates * field.pull((limit.gates * z)[:, None])[:, 0]) @ field.points
+            largest = max(largest, float((moved - still).norm() / (v - w).norm()))
+    return largest
+
+
+def _as_field(x: Tensor | GatedCovariance, positives: Tensor | None, options: dict[str, Any]) -> GatedCovariance:
+    if not isinstance(x, GatedCovariance):
+        field = GatedCovariance(x, positives, **options)
+    elif positives is not None or options:
+        raise InputError("a GatedCovariance has its positives and options already; pass them when it is made")
+    else:
+        field = x
+    if field.coupled:
+        raise InputError(
+            "filters whose α is that of all outputs together have no patterns of their own; use "
+            "importance_of='samples' or 'each', or power_iteration for all filters at once"
+        )
+    return field
+
+
+def _starts(field: GatedCovariance, starts: str | Tensor, n_starts: int, generator: torch.Generator | None) -> Tensor:
+    if isinstance(starts, Tensor):
+        if starts.ndim != 2 or starts.shape[1] != field.d:
+            raise InputError(f"starts must be rows (k, {field.d}) like the samples, got {tuple(starts.shape)}")
+        return starts.to(field.points)
+    if starts not in ("random", "samples"):
+        raise InputError(f"starts must be 'random', 'samples' or rows (k, {field.d}), got {starts!r}")
+    n_starts = require_whole("n_starts", n_starts)
+    if not isinstance(generator, torch.Generator):
+        raise InputError("starts are drawn at random: pass generator=torch.Generator().manual_seed(0)")
+    if starts == "random":
+        drawn = torch.randn(n_starts, field.d, generator=generator, dtype=torch.float64, device=generator.device)
+        return drawn.to(field.points)
+    usable = torch.nonzero(field.points[: field.n].norm(dim=1) > 0)[:, 0]
+    places = torch.randint(len(usable), (n_starts,), generator=generator, device=generator.device)
+    return field.points[usable[places.to(usable.device)]]
