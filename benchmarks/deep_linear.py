@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +28,7 @@ import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from stopwatch import CLOCKS, Stopwatch
 from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
 from torch import Tensor
 
@@ -43,7 +41,6 @@ Z, NOISE, SHARE = 2, 0.1, 1e-3
 RATE, BEST_RATE = 0.2, 2.0  # η |λ_1|, of both sides and of the polar projection at its best
 MOST_STEPS = 4000
 Options = argparse.Namespace
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
@@ -101,31 +98,6 @@ class Task:
         """With what the map (d, z) is worth."""
         loss = float((frame * (self.C @ frame)).sum())
         return replace(result, loss_share=loss / self.best, accuracy=self.accuracy(frame))
-
-
-@dataclass(frozen=True)
-class Stopwatch:
-    """Medians over repeats; `clock` is seconds on the wall, or of this process's cores on a busy machine."""
-
-    clock: Callable[[], float]
-    repeats: int
-
-    def seconds(self, compute: Callable[[], object]) -> float:
-        """Of one warm call."""
-        compute()
-        times = []
-        for _ in range(self.repeats):
-            begin = self.clock()
-            compute()
-            times.append(self.clock() - begin)
-        return statistics.median(times)
-
-    def of_a_step(self, run: Callable[[int], object], n_steps: int) -> tuple[float, float]:
-        """Of what comes before the first step, and of one step."""
-        run(1)  # warm
-        before = self.seconds(lambda: run(1))
-        step = (self.seconds(lambda: run(1 + n_steps)) - before) / n_steps
-        return max(0.0, before - step), step
 
 
 def flows(task: Task, net: kt.nets.MLP, watch: Stopwatch) -> list[Result]:

@@ -48,6 +48,12 @@ class PairWeights:
     alpha: Tensor
     positive: Tensor
 
+    def __post_init__(self) -> None:
+        for name, value, ndim in (("positive", self.positive, 1), ("alpha", self.alpha, 2)):
+            if not isinstance(value, Tensor) or value.ndim != ndim or {*value.shape} != {len(self.positive)}:
+                given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise InputError(f"{name} must be a tensor of n weights along each of {ndim} dimensions, got {given}")
+
 
 class ImportanceRule:
     """A rule that makes α of outputs. `Uniform`, `Gaussian`, `InfoNCE`, `Triplet`, `Spectral` and `Given` are some.

@@ -92,8 +92,8 @@ def pair_laplacian(
             than 256 MiB is held; a larger one is made anew for every product, block by block of rows.
         progress: show a bar while blocks are made.
     """
-    if outputs is not None and not isinstance(outputs, Tensor):
-        raise InputError(f"outputs must be a tensor (n, z), got {type(outputs).__name__}; use torch.as_tensor(outputs)")
+    if outputs is not None:
+        _require_outputs(outputs)
     if isinstance(importance, PairLaplacian):
         return importance
     if isinstance(importance, PairWeights):
@@ -244,19 +244,17 @@ def _multi_indices(z: int, order: int) -> Tensor:
 
 
 def _uniform(outputs: Tensor) -> PairLaplacian:
-    if outputs.ndim != 2 or not outputs.is_floating_point() or len(outputs) < 2:
-        raise InputError(f"outputs must be floating-point rows (n, z), n at least 2, got {_in_words(outputs)}")
     n = len(outputs)
     degrees = outputs.new_full((n,), n - 1.0)
     return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
 
 
 def _of_weights(weights: PairWeights) -> PairLaplacian:
-    """A rule's α may be negative, but is a matrix of finite numbers all the same."""
-    require_importance(weights.alpha.abs())
-    if weights.positive.shape != weights.alpha.shape[:1] or not torch.isfinite(weights.positive).all():
-        raise InputError(f"positive must hold a finite weight for each sample, got {_in_words(weights.positive)}")
-    return _of_matrix(weights.alpha.detach(), weights.positive.detach())
+    """A rule's α may be negative, but is finite all the same, and so are its sums."""
+    laplacian = _of_matrix(weights.alpha.detach(), weights.positive.detach())
+    if not (torch.isfinite(laplacian.degrees).all() and torch.isfinite(laplacian.positive).all()):
+        raise InputError("alpha or positive hold NaN or infinite weights; make every weight a finite number")
+    return laplacian
 
 
 def _of_matrix(alpha: Tensor, positive: Tensor) -> PairLaplacian:
@@ -314,6 +312,14 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
         return product
 
     return PairLaplacian(degrees, torch.cat(pull), times)
+
+
+def _require_outputs(outputs: Tensor) -> None:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or not outputs.is_floating_point() or len(outputs) < 2:
+        raise InputError(
+            f"outputs must be floating-point rows (n, z), n at least 2, got {_in_words(outputs)}; use "
+            "torch.as_tensor(…).double()"
+        )
 
 
 def _require_functions(
