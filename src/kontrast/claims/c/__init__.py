@@ -1,0 +1,8 @@
+"""Paper C: nonlinearity in one-layer contrastive learning."""
+
+# In the order of the paper, which is the order of `kontrast verify`.
+# isort: off
+from kontrast.claims.c import covariance
+from kontrast.claims.c import bounds
+
+__all__ = ["bounds", "covariance"]
