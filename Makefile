@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings bench-deep-linear docs-claims clean
+.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -46,7 +46,7 @@ lint: dev
 test: lint
 	$(BIN)/pytest -n auto
 
-bench: bench-kernels bench-embeddings bench-deep-linear
+bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer
 	$(BIN)/python benchmarks/training_step.py
 
 bench-kernels: dev bench-peers
@@ -59,6 +59,10 @@ bench-embeddings: install
 # The flow of a deep linear network beside the network's training.
 bench-deep-linear: install
 	$(BIN)/python benchmarks/deep_linear.py
+
+# The contrastive covariance beside a loop over pairs, and patterns of 5,000 images.
+bench-one-layer: install
+	$(BIN)/python benchmarks/one_layer.py
 
 bench-peers: $(PEERS)/installed
 

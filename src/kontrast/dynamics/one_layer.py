@@ -28,8 +28,9 @@ from kontrast.errors import InputError, is_number, require_positive, require_who
 from kontrast.progress import Advance, progress_bar
 
 PATIENCE = 20  # steps without progress, to and fro or with gates flipping, before the iteration is damped
-SILENCE = 1e-13  # of the largest ‖A(w)w‖ seen: below it a filter has no direction to go
+SILENCE = 1e-13  # of the largest ‖A(w)w‖ seen, and 16 roundings: below it a filter has no direction to go
 FLOW_STEPS = 20_000  # of DOP853
+PACE = 1000  # steps of DOP853 after which the time they took is compared with the time to go
 
 
 class OneLayerField(Protocol):
@@ -124,15 +125,16 @@ def one_layer_flow(
     r"""Paper C, (7): $\dot w_k = (I - w_k w_k^\top) A(w_k) w_k$ at given times, by DOP853.
 
     Time is learning rate × steps for $J = \frac12 C_\alpha[h(w^\top x)]$ and an activation of degree 1; for degree p
-    the gradient is p times this field. Where gates chatter the steps become tiny; after `n_steps` of them the flow ends
-    where it is and says so.
+    the gradient is p times this field. Where gates chatter the steps become tiny; once `n_steps` of them would not do,
+    the flow ends where it is and says so.
 
     Args:
         field: the A(w)w of some data.
         starts: (k, d), rows of any length but 0.
         times: increasing, from 0 on.
-        tolerance: relative, and absolute as rows have norm 1.
-        n_steps: at most that many steps of the integration.
+        tolerance: relative, and absolute as rows have norm 1; no finer than 100 roundings of the number type.
+        n_steps: at most that many steps of the integration; it ends sooner where at the pace of the last thousand they
+            would not suffice.
     """
     w = _unit_rows(starts)
     times_ = increasing_times(times)
@@ -142,20 +144,28 @@ def one_layer_flow(
     def velocity(_: float, y: np.ndarray) -> np.ndarray:
         unit = _normalised(torch.as_tensor(y.reshape(w.shape)).to(w))
         product = field.product(unit)
+        if not torch.isfinite(product).all():  # the solver would try ever smaller steps for ever
+            raise InputError("A(w)w is not finite on the way of the flow; look at the samples and at α")
         return _tangent(unit, product).double().cpu().numpy().reshape(-1)
 
     first = w.double().cpu().numpy().reshape(-1)
-    solver = DOP853(velocity, 0.0, first, float(times_[-1]), rtol=max(tolerance, 1e-13), atol=tolerance)
+    finest = max(tolerance, 100 * torch.finfo(w.dtype).eps)
+    solver = DOP853(velocity, 0.0, first, float(times_[-1]), rtol=finest, atol=finest)
     wanted, seen = list(times_), []
     while wanted and wanted[0] <= 0:
         seen.append(first)
         wanted.pop(0)
-    for _ in range(n_steps):
+    before = 0.0
+    for step in range(n_steps):
         if not wanted:
             break
-        message = solver.step()
-        if solver.status == "failed":
-            raise InputError(f"the flow cannot be integrated: {message}; look at the samples and at α")
+        if step and step % PACE == 0:
+            if (times_[-1] - solver.t) * PACE > (solver.t - before) * (n_steps - step):
+                break
+            before = float(solver.t)
+        solver.step()
+        if solver.status == "failed":  # steps as small as the spacing of numbers
+            break
         between = solver.dense_output() if wanted[0] <= solver.t else None
         while wanted and wanted[0] <= solver.t and between is not None:
             seen.append(between(wanted.pop(0)))
@@ -197,7 +207,7 @@ class _Iteration:
         finite = torch.isfinite(size)
         if finite.any():
             self.scale = max(self.scale, float(size[finite].max()))
-        heard = finite & (size > SILENCE * self.scale)
+        heard = finite & (size > max(SILENCE, 16 * torch.finfo(size.dtype).eps) * self.scale)
         damped = product / size.where(heard, 1.0)[:, None] + self.shift[live, None] * w
         new = torch.where(heard[:, None], _normalised(damped), w)
         move = (new - w).norm(dim=1)

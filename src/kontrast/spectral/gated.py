@@ -40,7 +40,7 @@ class GatedCovariance:
         activation: "relu", "leaky_relu:0.2", "linear", "monomial:3", "relu_power:2", a module or a function; refused
             unless it is homogeneous (Assumption 1).
         gate_tolerance: gates open above it: z that is 0 but for rounding keeps its gate closed. In units of the
-            largest ‖x‖.
+            largest ‖x‖, and at least 16 roundings of the number type, which matters in float32; 0 is none at all.
     """
 
     def __init__(
@@ -61,10 +61,16 @@ class GatedCovariance:
         self.activation = homogeneous_from(activation)
         self.n, self.d = x.shape
         self.points = x.detach() if positives is None else torch.cat([x, positives]).detach()  # (m, d)
-        self.tolerance = gate_tolerance * float(self.points.norm(dim=1).max())
+        rounding = 16 * torch.finfo(x.dtype).eps if gate_tolerance else 0.0
+        self.tolerance = max(gate_tolerance, rounding) * float(self.points.norm(dim=1).max())
         self.importance_of = importance_of
         self._importance = importance
         self._fixed = self._fixed_laplacian(x, positives)
+        if self._fixed is not None and (self._fixed.n != self.n or self._fixed.degrees.dtype != x.dtype):
+            raise InputError(
+                f"importance weighs pairs of {self._fixed.n} samples in {self._fixed.degrees.dtype}, and there are "
+                f"{self.n} in {x.dtype}; make it of these samples"
+            )
         self.coupled = self._fixed is None and importance_of == "outputs"
 
     @property
@@ -160,8 +166,9 @@ class BatchNormalised:
 
     It does not depend on ‖w‖, so a gradient step never shortens w: this is all of "per-filter normalisation by
     BatchNorm" (Sec. 3) that holds. The energy is another one: where α is uniform and there are no views it is 1
-    whatever w is, and nothing is learned. The field is $A(w)w/C_\alpha[h] - \mathbb V[\tilde x]w/\mathbb V[h] + w$, w
-    plus half the gradient of the energy's logarithm, so that w is fixed exactly where the energy is stationary.
+    whatever w is, and nothing is learned. The field is $\pm(A(w)w/C_\alpha[h] - \mathbb V[\tilde x]w/\mathbb V[h]) + w$
+    with the sign of $C_\alpha[h]$, which views can make negative: w plus 1/2p of the gradient of $\pm\log|C_\alpha[h]/
+    \mathbb V[h]|$, so that w is fixed exactly where the energy is stationary. It is 0 where all outputs are the same.
     """
 
     coupled = False
@@ -177,7 +184,8 @@ class BatchNormalised:
     def product(self, weights: Tensor) -> Tensor:
         """The field at rows w of `weights` (k, d) of norm 1: (k, d)."""
         energy, variance = self.covariance.energy(weights)[:, None], self._plain.energy(weights)[:, None]
-        return self.covariance.product(weights) / energy - self._plain.product(weights) / variance + weights
+        rise = self.covariance.product(weights) / energy.abs() - energy.sign() * self._plain.product(weights) / variance
+        return torch.where((energy != 0) & (variance != 0), rise + weights, 0.0)
 
     def gates(self, weights: Tensor) -> Tensor:
         """Those of the samples."""
@@ -190,9 +198,9 @@ class BatchNormalised:
 
 def _is_rule(importance: object) -> bool:
     """Whether α depends on what it is computed of; uniform α does not."""
-    if isinstance(importance, Tensor | PairLaplacian | PairWeights) or importance == "uniform":
+    if isinstance(importance, Tensor | PairLaplacian | PairWeights):
         return False
-    return not isinstance(importance, Uniform)
+    return not isinstance(importance, Uniform) and not (isinstance(importance, str) and importance == "uniform")
 
 
 def _require_samples(x: Tensor, positives: Tensor | None) -> None:

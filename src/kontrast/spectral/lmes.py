@@ -1,19 +1,14 @@
 r"""Paper C, Def. 3: locally maximal eigenvectors (LMEs), the patterns that a one-layer contrastive network can learn.
 
 w is one where $A(w) w = \lambda w$ with λ the largest eigenvalue of A(w). `find_lmes` runs the power iteration (94)
-from many starts, brings what chatters to rest exactly, and judges every limit.
-
-**On edges.** With samples behind a ReLU the energy $J(w) = \frac12 w^\top A(w) w$ is piecewise quadratic, with concave
-ridges $w^\top x_i = 0$ on which its maxima like to lie: there no gate g_i in {0, 1} makes w an eigenvector, but one in
-between does (Filippov). With S the samples on the edge, w maximises $w^\top A w$ among the $w \perp x_S$, as outputs of
-S are 0 whatever their gates, and the gates $g_S \in [0, 1]$ are the multipliers. `_settle` solves this by an active
-set, to rounding.
+from many starts, brings what chatters to rest exactly (settling.py), and judges every limit.
 
 **Stability.** Half the energy's Hessian is A(w) + R(w) with $R u = \frac{d}{d\epsilon} A(w + \epsilon u) w$, so the
 flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space (`margins`), while
 Theorem 1 asks for $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
 $R = \sum_i \delta(w^\top x_i)\, v_i\, x_i x_i^\top$ with v the pull on each output: without views $v_i \le 0$ on the
-plane, so R never harms, and every LME is stable.
+plane, so R never harms, and every LME is stable. With views $v_i > 0$ is possible, as it is for a leaky ReLU: such an
+edge repels, and an LME on it is not stable (margin −∞).
 """
 
 from __future__ import annotations
@@ -25,17 +20,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import lsq_linear
 
 from kontrast._types import Tensor
 from kontrast.dynamics import Ending, FilterRun, power_iteration
 from kontrast.errors import InputError, require_positive, require_whole
 from kontrast.linalg import fix_signs
 from kontrast.progress import Advance
-from kontrast.spectral.gated import GatedCovariance
+from kontrast.spectral.contrastive_covariance import Importance, PairLaplacian
+from kontrast.spectral.gated import ActivationLike, GatedCovariance, ImportanceOf
+from kontrast.spectral.settling import REST, Limit, orthogonal_to, residual_at, resting, settled
 
 NEARBY = 1e-3  # distance within which unfinished limits are settled as one
-SETTLE_ROUNDS = 40  # of the active set; one to three are usual
+DEFAULTS = {"importance": "uniform", "importance_of": "samples", "activation": "relu", "gate_tolerance": 1e-9}
+LARGEST_SHIFT = 16.0  # of the iteration: close enough to a ridge to settle on it
 N_DIRECTIONS = 8  # random ones in which roughness is measured, beside the worst that its formula names
 
 
@@ -60,7 +57,7 @@ class LMEs:
     gaps: Tensor  # (m,): λ₁ − λ₂ of A(w); below 0 where λ is not the largest, and w no LME
     roughness: Tensor  # (m,): ρ by directional differences; infinite where A jumps at w
     roughness_formula: Tensor  # (m,): ρ = ‖R P‖ from the samples nearest to the edge
-    margins: Tensor  # (m,): λ − λ_max(P (A + R) P), above 0 where the flow is stable
+    margins: Tensor  # (m,): λ − λ_max(P (A + R) P), along the ridges where w lies on some; above 0 where it is stable
     residuals: Tensor  # (m,): ‖A(w)w − λw‖/λ, with gates in between for samples on the edge
     edges: Tensor  # (m,): how many samples lie on the edge of their gate
     basins: Tensor  # (m,): share of the starts that ended there
@@ -128,10 +125,13 @@ def find_lmes(
     n_starts: int = 64,
     n_steps: int = 1000,
     tolerance: float | None = None,
-    distinct: float = 1e-3,
+    distinct: float = 0.05,
+    importance: Importance | PairLaplacian = "uniform",
+    importance_of: ImportanceOf = "samples",
+    activation: ActivationLike = "relu",
+    gate_tolerance: float = 1e-9,
     generator: torch.Generator | None = None,
     progress: bool | Advance = False,
-    **options: Any,
 ) -> LMEs:
     """The patterns that filters of a one-layer network come to rest at, each with its certificate.
 
@@ -147,146 +147,79 @@ def find_lmes(
         n_starts: how many to draw.
         n_steps: of the power iteration, at most.
         tolerance: of its convergence; None is 1e-10 in float64 and 1e-5 in float32.
-        distinct: patterns at a smaller distance are one.
+        distinct: limits at a smaller distance are one pattern, the one of largest λ: samples split a maximum of their
+            distribution into several, about 1/√n apart.
+        importance: α, see `GatedCovariance`; so are the next three.
+        importance_of: what α compares.
+        activation: a homogeneous one.
+        gate_tolerance: above which gates open.
         generator: of the starts; needed unless they are given.
         progress: a bar on stderr, or a function of the steps done and the steps in all.
-        options: `importance`, `importance_of`, `activation`, `gate_tolerance` of `GatedCovariance`.
     """
+    options = {
+        "importance": importance,
+        "importance_of": importance_of,
+        "activation": activation,
+        "gate_tolerance": gate_tolerance,
+    }
     field = _as_field(x, positives, options)
     require_positive(distinct=distinct)
     if tolerance is None:
         tolerance = 1e-10 if field.points.dtype == torch.float64 else 1e-5
     first = _starts(field, starts, n_starts, generator)
-    run = power_iteration(field, first, n_steps=n_steps, tolerance=tolerance, progress=progress)
+    run = power_iteration(
+        field, first, n_steps=n_steps, tolerance=tolerance, largest_shift=LARGEST_SHIFT, progress=progress
+    )
     symmetric = abs(field.activation.left) == abs(field.activation.right)
     limits, assignment = _limits(field, run, distinct, symmetric=symmetric)
     return _judged(field, limits, assignment, run, symmetric=symmetric)
 
 
-@dataclass(frozen=True, eq=False)
-class _Limit:
-    """A point at rest: w (d,), and the gates (m,) that make it an eigenvector, in between for those on the `edge`."""
-
-    w: Tensor
-    gates: Tensor
-    edge: Tensor
-
-
 def _limits(
     field: GatedCovariance, run: FilterRun, distinct: float, *, symmetric: bool
-) -> tuple[list[_Limit], list[int]]:
+) -> tuple[list[Limit], list[int]]:
     """The distinct points at rest among the run's ends, and each start's index into them, by falling basin."""
-    weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
-    groups: list[tuple[Tensor, _Limit | None]] = []  # where ends lie close together, and what they settle to
-    limits: list[_Limit] = []
-    assignment: list[int] = []
-    for w, ending, flipping in zip(weights, run.endings, run.flipping, strict=True):
-        if ending in (Ending.SILENT, Ending.DIVERGED):
-            assignment.append(-1)
+    ends = _ends(field, run, symmetric=symmetric)
+    heights = [-math.inf if end is None else float(field.energy(end.w[None])) for end in ends]
+    limits: list[Limit] = []
+    assignment = [-1] * len(ends)
+    for i in sorted(range(len(ends)), key=lambda i: -heights[i]):
+        end = ends[i]
+        if end is None:
             continue
-        seen = next((limit for place, limit in groups if _near(w, place, NEARBY, symmetric=symmetric)), "new")
-        if isinstance(seen, str):
-            seen = _at_rest(field, w) if ending is Ending.CONVERGED else _settle(field, w, flipping)
-            groups.append((w, seen))
-        if seen is None:
-            assignment.append(-1)
-            continue
-        known = next((j for j, old in enumerate(limits) if _near(seen.w, old.w, distinct, symmetric=symmetric)), None)
+        known = next((j for j, old in enumerate(limits) if _near(end.w, old.w, distinct, symmetric=symmetric)), None)
         if known is None:
             known = len(limits)
-            limits.append(seen)
-        assignment.append(known)
+            limits.append(end)
+        assignment[i] = known
     order = sorted(range(len(limits)), key=lambda j: -assignment.count(j))
     rank = {old: new for new, old in enumerate(order)} | {-1: -1}
     return [limits[j] for j in order], [rank[j] for j in assignment]
+
+
+def _ends(field: GatedCovariance, run: FilterRun, *, symmetric: bool) -> list[Limit | None]:
+    """Where each start came to rest; unfinished ends that lie close together are settled as one."""
+    weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
+    groups: list[tuple[Tensor, Limit | None]] = []
+    ends: list[Limit | None] = []
+    for w, ending, flipping in zip(weights, run.endings, run.flipping, strict=True):
+        if ending in (Ending.SILENT, Ending.DIVERGED):
+            ends.append(None)
+        elif ending is Ending.CONVERGED:
+            ends.append(resting(field, w))
+        else:
+            near = [limit for place, limit in groups if _near(w, place, NEARBY, symmetric=symmetric)]
+            ends.append(near[0] if near else settled(field, w, flipping))
+            groups.extend([] if near else [(w, ends[-1])])
+    return ends
 
 
 def _near(a: Tensor, b: Tensor, distance: float, *, symmetric: bool) -> bool:
     return float((a - b).norm()) < distance or (symmetric and float((a + b).norm()) < distance)
 
 
-def _at_rest(field: GatedCovariance, w: Tensor) -> _Limit:
-    z = field.points @ w
-    return _Limit(w, field.activation.gate(z, field.tolerance), z.abs() <= field.tolerance)
-
-
-def _settle(field: GatedCovariance, w: Tensor, flipping: Tensor) -> _Limit | None:
-    """The maximum near w of the piecewise quadratic energy, by an active set of samples on the edge; None if it fails.
-
-    In each round w is the top eigenvector of A among the w ⊥ x_S, with all other gates held; then samples whose gate
-    this w contradicts join S, and where the gates of S cannot make w an eigenvector those at their bounds leave it.
-    """
-    activation = field.activation
-    if activation.degree != 1 or not field.is_fixed:
-        return None
-    closed, opened = -activation.left, activation.right
-    start, side, edge = w, field.points @ w > field.tolerance, flipping & (activation.jump != 0)
-    for _ in range(SETTLE_ROUNDS):
-        gates = torch.where(side, opened, closed).to(w).masked_fill(edge, 0.0)
-        on_edge = torch.nonzero(edge)[:, 0]
-        top = _top_within(field.matrix(w, gates=gates), field.points[on_edge], w)
-        if top is None:
-            return None
-        w = top
-        multipliers, is_eigenvector = _multipliers(field, w, gates, on_edge)
-        crossed = ((field.points @ w > field.tolerance) != side) & ~edge & (activation.jump != 0)
-        if is_eigenvector and not crossed.any():
-            if activation.jump and float(start @ w) < 0.9:  # another basin than the one it was in
-                return None
-            return _Limit(w, gates.index_copy(0, on_edge, multipliers), edge)
-        edge |= crossed
-        if not is_eigenvector:
-            low, high = multipliers <= min(closed, opened), multipliers >= max(closed, opened)
-            for leaving, is_open in ((on_edge[low], opened < closed), (on_edge[high], opened > closed)):
-                edge[leaving] = False
-                side[leaving] = is_open
-    return None
-
-
-def _top_within(A: Tensor, normals: Tensor, near: Tensor) -> Tensor | None:
-    """A's top eigenvector among the vectors orthogonal to all `normals` (s, d), turned to `near`, if there are any."""
-    basis = _orthogonal_to(normals) if len(normals) else torch.eye(len(A)).to(A)
-    if not len(basis):
-        return None
-    w: Tensor = basis.mT @ torch.linalg.eigh(basis @ A @ basis.mT).eigenvectors[:, -1]
-    return torch.as_tensor(w / w.norm() * (-1.0 if w @ near < 0 else 1.0))
-
-
-def _orthogonal_to(normals: Tensor) -> Tensor:
-    """Orthonormal rows that span what is orthogonal to all `normals` (s, d), some of which may coincide."""
-    triangle = torch.linalg.qr(normals, mode="r").R  # (min(s, d), d), of the same span
-    _, sizes, vh = torch.linalg.svd(triangle, full_matrices=True)
-    return torch.as_tensor(vh[int((sizes > 1e-9 * sizes[0]).sum()) :])
-
-
-def _multipliers(field: GatedCovariance, w: Tensor, gates: Tensor, on_edge: Tensor) -> tuple[Tensor, bool]:
-    """The gates, closed to open, of samples on the edge that bring w nearest to an eigenvector, and if it is one."""
-    pull, residual = _residual(field, w, gates)
-    near_zero = REST * torch.finfo(w.dtype).eps * float(((gates * pull) @ field.points).norm())
-    if not len(on_edge):
-        return residual[:0], float(residual.norm()) <= near_zero
-    tangent = field.points[on_edge] - (field.points[on_edge] @ w)[:, None] * w
-    forces = (tangent * pull[on_edge, None]).mT.double().cpu().numpy()
-    bounds = sorted((-field.activation.left, field.activation.right))
-    scale = np.abs(forces).max() or 1.0
-    fit = lsq_linear(forces / scale, -residual.double().cpu().numpy() / scale, bounds=bounds, method="bvls")
-    found = torch.as_tensor(fit.x).to(w)
-    left = (residual + (found * pull[on_edge]) @ tangent).norm()
-    return found, float(left) <= near_zero
-
-
-REST = 1e5  # roundings up to which a residual is 0
-
-
-def _residual(field: GatedCovariance, w: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """The pull on each output, (m,), and A(w)w − λw, with gates given."""
-    pull = field.pull((gates * (field.points @ w))[:, None])[:, 0]
-    product = (gates * pull) @ field.points
-    return pull, product - (product @ w) * w
-
-
 def _judged(
-    field: GatedCovariance, limits: Sequence[_Limit], assignment: Sequence[int], run: FilterRun, *, symmetric: bool
+    field: GatedCovariance, limits: Sequence[Limit], assignment: Sequence[int], run: FilterRun, *, symmetric: bool
 ) -> LMEs:
     rows = [_certificate(field.frozen(limit.w), limit) for limit in limits]
     weights = torch.stack([limit.w for limit in limits]) if limits else run.weights[:0]
@@ -308,7 +241,7 @@ def _judged(
     )
 
 
-def _certificate(field: GatedCovariance, limit: _Limit) -> tuple[float, ...]:
+def _certificate(field: GatedCovariance, limit: Limit) -> tuple[float, ...]:
     """λ, gap, ρ measured, ρ by its formula, margin, residual."""
     w, d = limit.w, field.d
     A = field.matrix(w, gates=limit.gates)
@@ -316,18 +249,35 @@ def _certificate(field: GatedCovariance, limit: _Limit) -> tuple[float, ...]:
     eigenvalue = float(w @ A @ w)
     others = values[torch.arange(d, device=w.device) != int((values - eigenvalue).abs().argmin())]
     gap = eigenvalue - float(others.max()) if d > 1 else math.inf
-    pull, residual = _residual(field, w, limit.gates)
+    pull, residual = residual_at(field, w, limit.gates)
     R, width = _roughness_matrix(field, limit, A, pull)
     tangent = torch.eye(d).to(w) - torch.outer(w, w)
+    formula = measured = math.inf
     if math.isfinite(width):
         formula = float(torch.linalg.matrix_norm(R @ tangent, ord=2))
         measured = _directional_roughness(field, limit, R @ tangent, width)
-        free = w[None]
-    else:  # A jumps at w itself: what leaves a ridge falls at once, so only directions along all ridges are left
-        formula = measured = math.inf
-        free = torch.cat([w[None], field.points[limit.edge & _in_between(field, limit.gates)]])
-    margin = eigenvalue - _largest_within(A + R, free)
+    ridges = field.points[limit.edge & _in_between(field, limit.gates)]
+    margin = eigenvalue - _largest_within(A + R, w[None])
+    if len(ridges):  # what leaves them falls at once, so only directions along all of them are left
+        margin = max(margin, eigenvalue - _largest_within(A, torch.cat([w[None], ridges])))
+    if _rises_off_edges(field, limit, pull):
+        margin = -math.inf
     return eigenvalue, gap, measured, formula, margin, float(residual.norm()) / (abs(eigenvalue) or 1.0)
+
+
+def _rises_off_edges(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
+    r"""Whether the energy rises at once off the edge: $\sum_S v_i (h(x_i^\top u) - g_i x_i^\top u) > 0$ for some u.
+
+    Never without views behind a ReLU, whose v_i ≤ 0 there. The directions ± x_i are tried.
+    """
+    if not field.activation.jump or not limit.edge.any():
+        return False
+    points, gates, v = field.points[limit.edge], limit.gates[limit.edge], pull[limit.edge]
+    directions = torch.as_tensor(np.unique(points.cpu().numpy(), axis=0)).to(points)
+    moved = points @ directions.mT  # (s, directions)
+    moved = torch.cat([moved, -moved], dim=1)
+    rise = v @ (field.activation(moved) - gates[:, None] * moved)
+    return float(rise.max()) > REST * torch.finfo(v.dtype).eps * float(v.abs() @ moved.abs().amax(1))
 
 
 def _in_between(field: GatedCovariance, gates: Tensor) -> Tensor:
@@ -338,11 +288,11 @@ def _in_between(field: GatedCovariance, gates: Tensor) -> Tensor:
 
 def _largest_within(matrix: Tensor, normals: Tensor) -> float:
     """The largest eigenvalue of a symmetric matrix on the vectors orthogonal to `normals`; −∞ where there are none."""
-    basis = _orthogonal_to(normals)
+    basis = orthogonal_to(normals)
     return float(torch.linalg.eigvalsh(basis @ matrix @ basis.mT)[-1]) if len(basis) else -math.inf
 
 
-def _roughness_matrix(field: GatedCovariance, limit: _Limit, A: Tensor, pull: Tensor) -> tuple[Tensor, float]:
+def _roughness_matrix(field: GatedCovariance, limit: Limit, A: Tensor, pull: Tensor) -> tuple[Tensor, float]:
     r"""R of $\frac{d}{d\epsilon} A(w + \epsilon u) w = R u$, and the width within which the gates' jumps were counted.
 
     $R = X^\top \mathrm{diag}(g'(z) \circ v) X + (p - 1) A$; for a gate that jumps, δ(z) is a box about 0 that holds the
@@ -361,7 +311,7 @@ def _roughness_matrix(field: GatedCovariance, limit: _Limit, A: Tensor, pull: Te
     return (R + R.mT) / 2, width
 
 
-def _directional_roughness(field: GatedCovariance, limit: _Limit, R: Tensor, width: float) -> float:
+def _directional_roughness(field: GatedCovariance, limit: Limit, R: Tensor, width: float) -> float:
     r"""The largest $\lVert (A(v) - A(w)) w \rVert / \lVert v - w \rVert$ over directions, at the scale of `width`.
 
     Directions: the one in which R is largest, and random ones. v is as far from w as moves outputs by `width`, so that
@@ -390,7 +340,7 @@ def _directional_roughness(field: GatedCovariance, limit: _Limit, R: Tensor, wid
 def _as_field(x: Tensor | GatedCovariance, positives: Tensor | None, options: dict[str, Any]) -> GatedCovariance:
     if not isinstance(x, GatedCovariance):
         field = GatedCovariance(x, positives, **options)
-    elif positives is not None or options:
+    elif positives is not None or any(isinstance(v, Tensor) or v != DEFAULTS[name] for name, v in options.items()):
         raise InputError("a GatedCovariance has its positives and options already; pass them when it is made")
     else:
         field = x
@@ -403,7 +353,9 @@ def _as_field(x: Tensor | GatedCovariance, positives: Tensor | None, options: di
 
 
 def _starts(field: GatedCovariance, starts: str | Tensor, n_starts: int, generator: torch.Generator | None) -> Tensor:
-    if isinstance(starts, Tensor):
+    if not isinstance(starts, str):
+        if not isinstance(starts, Tensor):
+            raise InputError(f"starts must be 'random', 'samples' or a tensor, got {type(starts).__name__}")
         if starts.ndim != 2 or starts.shape[1] != field.d:
             raise InputError(f"starts must be rows (k, {field.d}) like the samples, got {tuple(starts.shape)}")
         return starts.to(field.points)

@@ -1,0 +1,403 @@
+"""Paper C, Theorem 1: which rest points of a filter are stable."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+
+from kontrast._types import Tensor
+from kontrast.claims.c.patterns import PUSH, RATES, SPAN, M, Model, gap_at, patterns_of, push_and_follow, starts_of
+from kontrast.claims.evidence import Criterion, Curve, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.registry import claim
+from kontrast.claims.setting import Setting, generator
+from kontrast.data import LatentCategorical, LatentSummation
+from kontrast.dynamics import OneLayerField, one_layer_flow, power_iteration
+from kontrast.nets import Homogeneous
+from kontrast.spectral import GatedCovariance, MixtureCovariance, find_lmes
+
+FAR = 0.1  # |margin|/λ from which on a push must tell stable from unstable
+SAMPLE_PUSH = 0.05  # on samples: far enough for many gates to flip
+
+
+class Population(OneLayerField, Protocol):
+    """A smooth field with all that Theorem 1 speaks of."""
+
+    def matrix(self, w: Tensor) -> Tensor:
+        """A(w), (d, d), for w (d,)."""
+
+    def roughness(self, w: Tensor) -> float:
+        """ρ(w)."""
+
+    def stability_margin(self, w: Tensor) -> float:
+        """λ − λ_max(P(A + R)P)."""
+
+
+class AugmentedMixture:
+    r"""x_0 is μ_s with probability p_s and its views are μ_s + σξ: by (33), $A(w) = \mathbb V_s\mathbb E[\tilde x|s]$.
+
+    With η_s = E[h|s] and the unit vector e along w, E[x̃|s] = E[gate|s]μ_s + Jσφ(e^T μ_s/σ)e, and
+    $\frac{d}{d\varepsilon} A(w + \varepsilon u) w = R u$ with $R = J\,\mathrm{Cov}_s(\eta_s, M_s)$, M_s = E[xx^T
+    δ(w^T x)|s]. Unlike the −J·E[h]·M of no views, R can have any sign for a ReLU too.
+    """
+
+    coupled = False
+
+    def __init__(self, means: Tensor, probabilities: Tensor, noise: float, *, activation: Homogeneous) -> None:
+        self.means, self.probabilities, self.noise, self.activation = means, probabilities, noise, activation
+
+    def product(self, weights: Tensor) -> Tensor:
+        """A(w)w for unit rows w of (k, d)."""
+        gate, density, outputs = self._moments(weights)
+        pull = self._centred(outputs) * self.probabilities
+        along = (pull * density).sum(1, keepdim=True) * self.activation.jump * self.noise
+        return (pull * gate) @ self.means + along * torch.nn.functional.normalize(weights)
+
+    def gates(self, weights: Tensor) -> Tensor:
+        """(k, 0)."""
+        return torch.empty(len(weights), 0, dtype=torch.bool)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        """A(w), (d, d)."""
+        gate, density, _ = self._moments(w[None])
+        jumps = self.activation.jump * self.noise * torch.outer(density[0], w / w.norm())
+        inputs = self._centred((gate[0, :, None] * self.means + jumps).mT)  # (d, s)
+        return (inputs * self.probabilities) @ inputs.mT
+
+    def roughness_matrix(self, w: Tensor) -> Tensor:
+        """R, (d, d), for a unit w."""
+        _, density, outputs = self._moments(w[None])
+        P = torch.eye(len(w)).to(w) - torch.outer(w, w)
+        weights = self.activation.jump * self.probabilities * self._centred(outputs)[0] * density[0] / self.noise
+        inside = self.means @ P
+        return inside.mT @ (weights[:, None] * inside) + self.noise**2 * weights.sum() * P
+
+    def roughness(self, w: Tensor) -> float:
+        """ρ = ‖R‖₂."""
+        return float(torch.linalg.matrix_norm(self.roughness_matrix(w), ord=2))
+
+    def stability_margin(self, w: Tensor) -> float:
+        """λ − λ_max(P(A + R)P) on the tangent space."""
+        A, T = self.matrix(w), _tangent_basis(w[None])[0]
+        return float(w @ A @ w - torch.linalg.eigvalsh(T.mT @ (A + self.roughness_matrix(w)) @ T)[-1])
+
+    def _moments(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E[gate|s], φ(a) and E[h|s] at unit weights, (k, s) each."""
+        z = torch.nn.functional.normalize(weights) @ self.means.mT
+        a, h = z / self.noise, self.activation
+        density = torch.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        gate = h.jump * torch.special.ndtr(a) - h.left
+        return gate, density, gate * z + h.jump * self.noise * density
+
+    def _centred(self, values: Tensor) -> Tensor:
+        return values - (values @ self.probabilities)[..., None]
+
+
+def _tangent_basis(w: Tensor) -> Tensor:
+    """Orthonormal columns orthogonal to each row w of (k, d): (k, d, d − 1)."""
+    return torch.as_tensor(torch.linalg.qr(w[:, :, None], mode="complete").Q[:, :, 1:])
+
+
+STEP = 1e-5  # of differences
+
+
+def rest_points(field: OneLayerField, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rest points of (7), stable or not, by Newton's method: w (k, d), the margin there and the worst direction.
+
+    The slope of the flow is taken by differences of A(w)w, so that it knows nothing of the formula for R.
+    """
+    w = torch.nn.functional.normalize(starts)
+    for _ in range(30):
+        T, J, residual = _slope(field, w)
+        step = (torch.linalg.pinv(J) @ -residual[:, :, None]).mT @ T.mT  # (k, 1, d)
+        step = step[:, 0] * (0.5 / step.norm(dim=-1)).clamp(max=1.0)
+        w = torch.nn.functional.normalize(w + step)
+    eigenvalues = (field.product(w) * w).sum(1)
+    loud = eigenvalues > 1e-6 * eigenvalues.max()
+    w = w[loud & (_slope(field, w)[2].norm(dim=1) < 1e-10 * eigenvalues.max())]
+    w = w[[i for i in range(len(w)) if (torch.cdist(w[i : i + 1], w[:i]) > 1e-5).all()]]
+    if not len(w):
+        return w, w[:, 0], w
+    T, J, _ = _slope(field, w)
+    values, vectors = torch.linalg.eigh((J + J.mT) / 2)
+    return w, -values[:, -1], (T @ vectors[:, :, -1:])[:, :, 0]
+
+
+def _slope(field: OneLayerField, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A tangent basis T (k, d, d − 1), the Jacobian of (7) in it, and T^T A(w)w."""
+    k, d = w.shape
+    T, product = _tangent_basis(w), field.product(w)
+    moved = torch.cat([w[:, None] + STEP * T.mT, w[:, None] - STEP * T.mT])  # (2k, d − 1, d)
+    length = moved.norm(dim=-1, keepdim=True)
+    ahead, back = (field.product((moved / length).reshape(-1, d)).reshape(2 * k, d - 1, d) * length).split(k)
+    eigenvalues = (product * w).sum(1)[:, None, None]
+    J = T.mT @ ((ahead - back) / (2 * STEP)).mT - eigenvalues * torch.eye(d - 1).to(w)
+    return T, J, (T.mT @ product[:, :, None])[:, :, 0]
+
+
+def _roughness_by_differences(field: Population, w: Tensor) -> float:
+    """The largest ‖(A(v) − A(w))w‖/‖v − w‖ over all directions of v."""
+    columns = []
+    for u in _tangent_basis(w[None])[0].mT:
+        ahead, back = (torch.nn.functional.normalize(w + sign * STEP * u, dim=0) for sign in (1, -1))
+        columns.append((field.matrix(ahead) - field.matrix(back)) @ w / (2 * STEP))
+    return float(torch.linalg.matrix_norm(torch.stack(columns), ord=2))
+
+
+RELU = Homogeneous()
+KINDS = ("relu", "leaky", "views", "leaky_views")
+
+
+def _random_mixture(kind: str, seed: int) -> tuple[Population, Tensor]:
+    """A mixture of 2 to 6 Gaussians in 2 to 4 dimensions, of random width, off the origin; and starts."""
+    draw = generator(f"mixture {kind}", seed)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(*size, generator=draw, dtype=torch.float64)
+
+    s, d = 2 + int(5 * uniform(1)), 2 + int(3 * uniform(1))
+    means = torch.randn(s + 1, d, generator=draw, dtype=torch.float64)
+    means, p = means[1:] + means[0], 0.05 + uniform(s)
+    noise = float(10 ** (-0.7 + uniform(1)))
+    activation = Homogeneous(1.0, 1.0, -0.9 * float(uniform(1))) if kind.startswith("leaky") else RELU
+    make = AugmentedMixture if kind.endswith("views") else MixtureCovariance
+    field: Population = make(means, p / p.sum(), noise, activation=activation)
+    return field, torch.randn(12, d, generator=draw, dtype=torch.float64)
+
+
+_COLUMNS = ("eigenvalue", "gap", "roughness", "roughness_by_differences", "margin", "margin_by_differences", "returned")
+
+
+def _judged(field: Population, w: Tensor, numeric: Tensor, worst: Tensor) -> np.ndarray:
+    """A row of `_COLUMNS` for each rest point."""
+    if not len(w):
+        return np.empty((0, len(_COLUMNS)))
+    returned = push_and_follow(field, w, numeric, worst)
+    rows = []
+    for i, each in enumerate(w):
+        A = field.matrix(each)
+        rows.append(
+            (
+                float(each @ A @ each),
+                gap_at(A, each),
+                field.roughness(each),
+                _roughness_by_differences(field, each),
+                field.stability_margin(each),
+                float(numeric[i]),
+                float(returned[i]),
+            )
+        )
+    return np.array(rows)
+
+
+def _points(fields: Sequence[tuple[Population, Tensor]]) -> xr.Dataset:
+    """All rest points of some populations."""
+    rows = np.concatenate([_judged(field, *rest_points(field, starts)) for field, starts in fields])
+    return xr.Dataset({name: ("point", column) for name, column in zip(_COLUMNS, rows.T, strict=True)})
+
+
+@claim(
+    "C.thm1",
+    source="Paper C, Theorem 1, Sec. 3.1",
+    title="An LME whose gap exceeds the roughness is stable",
+    printed="If w is an LME and λ_gap(w) > ρ(w), then w is stable.",
+    corrected="True, and w is stable exactly where λ > λ_max(P(A + R)P), Ru = d/dε A(w + εu)w. Without views R = "
+    "−E[h]·E[xx^T δ(w^T x)] ≤ 0 for a ReLU: roughness stabilises, every LME is stable, and lowering ρ makes no more "
+    "of them so, as Sec. 3.1 hopes. Only views, or a leaky ReLU on data behind its plane, make LMEs that are not "
+    "stable. The test is far from necessary: it certifies none of the categorical model's patterns, at any noise.",
+    recorded=Verdict.HOLDS,
+    cost=3,
+)
+def theorem_1(setting: Setting) -> Evidence:
+    """Rest points of random populations, stable or not, each pushed and followed; both models; samples with views."""
+    n = len(setting.seeds(quick=4, full=50, paper=50))
+    found = {kind: _points([_random_mixture(kind, seed) for seed in range(3 * n)]) for kind in KINDS}
+    leaky, views = _example_fields().values()
+    found |= {"models": _points(_smoothed_models(setting))}
+    found |= {"example_leaky": _points([leaky]), "example_views": _points([views])}
+    relu = found["relu"].isel(point=np.flatnonzero(found["relu"].gap > 0))
+    every = xr.concat(found.values(), "point")
+    noises = np.geomspace(0.003, 0.6, setting.pick(quick=10, full=24, paper=24))
+    categorical = _along_noise(noises)
+    return evidence(
+        {
+            **_exceptions(every),
+            **{f"n_{kind}": float(points.sizes["point"]) for kind, points in found.items()},
+            **{f"certified_of_stable_{kind}": _share(points) for kind, points in found.items() if kind in KINDS},
+            "certified_of_stable": _share(every),
+            **{f"unstable_lmes_{kind}": _unstable_lmes(points) for kind, points in found.items()},
+            "least_margin_over_gap_relu": float(((relu.margin - relu.gap) / relu.eigenvalue).min()),
+            "stable_and_no_lme": float(((every.gap <= 0) & (every.margin > 0)).sum()),
+            "categorical_certified": float((categorical.gap > categorical.roughness).sum()),
+            "categorical_least_margin": float(categorical.margin.min()),
+            **_of_sampled_models(setting.pick(quick=1500, full=4000, paper=4000), 1 + n),
+        },
+        _CRITERIA_1,
+        data=every,
+        panels=_panels_1(categorical),
+        setting={"mixtures_of_each_kind": 3 * n, "push": PUSH, "followed_for": f"{SPAN:g}/|margin|"},
+        warnings=[f"at points with |margin| < {FAR:g} λ, unless certified, it is not asked whether the flow returns"],
+    )
+
+
+_CRITERIA_1 = (
+    Criterion("certified_and_unstable", "rest points that are certified, but unstable by the exact criterion", high=0),
+    Criterion("certified_and_left", "or left by the flow after a push", high=0),
+    Criterion("samples_certified_and_left", "or on samples, with and without views, left by the iteration", high=0),
+    Criterion("n_certified", "certified points there are", low=10, role="informative"),
+    Criterion("samples_certified", "on samples too", low=1, role="informative"),
+    Criterion("roughness_error", "ρ by its formula and by differences agree", high=1e-4, role="corrected"),
+    Criterion("margin_error", "the exact criterion agrees with differences of the flow", high=1e-4, role="corrected"),
+    Criterion("sign_exceptions", "its sign tells which points the flow returns to", high=0, role="corrected"),
+    Criterion("unstable_lmes_relu", "ReLU without views: LMEs that are not stable", high=0, role="corrected"),
+    Criterion("least_margin_over_gap_relu", "(margin − λ_gap)/λ of these", low=-1e-9, role="corrected"),
+    Criterion("unstable_lmes_example_views", "with views there are", low=1, role="corrected"),
+    Criterion("unstable_lmes_example_leaky", "and behind a leaky ReLU", low=1, role="corrected"),
+    Criterion(
+        "categorical_certified", "patterns of the categorical model certified, at any noise", high=0, role="corrected"
+    ),
+    Criterion("categorical_least_margin", "though all are stable", low=1e-3, role="corrected"),
+)
+
+
+def _certified(points: xr.Dataset) -> NDArray[np.bool_]:
+    return np.asarray(points.gap > np.maximum(points.roughness, points.roughness_by_differences))
+
+
+def _exceptions(points: xr.Dataset) -> dict[str, float]:
+    certified, far = _certified(points), abs(points.margin) > FAR * points.eigenvalue
+    came_back, left = points.returned < 0.5, points.returned > 2
+    size = points.eigenvalue + points.roughness
+    agrees = np.where(points.margin > 0, came_back, left)
+    return {
+        "n_points": float(points.sizes["point"]),
+        "n_certified": float(certified.sum()),
+        "n_followed": float(far.sum()),
+        "certified_and_unstable": float((certified & (points.margin <= 0)).sum()),
+        "certified_and_left": float((certified & ~came_back).sum()),
+        "sign_exceptions": float((far & ~agrees).sum()),
+        "roughness_error": float((abs(points.roughness - points.roughness_by_differences) / size).max()),
+        "margin_error": float((abs(points.margin - points.margin_by_differences) / size).max()),
+    }
+
+
+def _share(points: xr.Dataset) -> float:
+    """Of the stable points, those that are certified."""
+    stable = points.margin > 0
+    return float((_certified(points) & stable).sum() / stable.sum())
+
+
+def _unstable_lmes(points: xr.Dataset) -> float:
+    """LMEs that the flow leaves."""
+    return float(((points.gap > 0) & (points.margin <= 0) & (points.returned > 1)).sum())
+
+
+def _example_fields() -> dict[str, tuple[Population, Tensor]]:
+    """Two Gaussians on a line, both behind the plane, and the filter along that line."""
+    half, e = torch.tensor([0.5, 0.5]).double(), torch.tensor([[1.0, 0.0]]).double()
+    leaky = torch.tensor([[-1.5, 0.0], [-2.0, 0.0]]).double()
+    views = torch.tensor([[-0.5, 0.0], [-2.5, 0.0]]).double()
+    return {
+        "leaky ReLU: unstable": (MixtureCovariance(leaky, half, 1.0, activation="leaky_relu:0.5"), e),
+        "ReLU with views: unstable": (AugmentedMixture(views, half, 1.0, activation=RELU), e),
+    }
+
+
+def _smoothed_models(setting: Setting) -> list[tuple[Population, Tensor]]:
+    """Both models of Appendix B.1 under noise, with starts at their patterns and elsewhere."""
+    starts = torch.cat([patterns_of(4, 5), starts_of(setting.pick(quick=8, full=24, paper=24), 5)])
+    models: list[Model] = [
+        LatentCategorical(patterns_of(4, 5), torch.full((4,), 0.25).double()),
+        *(LatentSummation(patterns_of(4, 5), q) for q in setting.pick(quick=(0.2,), full=RATES, paper=RATES)),
+    ]
+    noises = setting.pick(quick=(0.1, 0.3), full=(0.05, 0.1, 0.2, 0.3, 0.6), paper=(0.05, 0.1, 0.2, 0.3, 0.6))
+    return [(MixtureCovariance.of(model, noise), starts) for model in models for noise in noises]
+
+
+def _even_categorical() -> LatentCategorical:
+    return LatentCategorical(patterns_of(), torch.full((M,), 1 / M, dtype=torch.float64))
+
+
+def _along_noise(noises: np.ndarray) -> xr.Dataset:
+    """The first pattern of the categorical model with even probabilities, as noise moves it."""
+    rows = []
+    for noise in noises:
+        field = MixtureCovariance.of(_even_categorical(), float(noise))
+        w = power_iteration(field, patterns_of()[:1], n_steps=5000).weights[0]
+        rows.append((gap_at(field.matrix(w), w), field.roughness(w), field.stability_margin(w)))
+    gap, roughness, margin = np.array(rows).T
+    return xr.Dataset(
+        {"gap": ("noise", gap), "roughness": ("noise", roughness), "margin": ("noise", margin)}, {"noise": noises}
+    )
+
+
+def _of_sampled_models(n: int, n_fields: int) -> dict[str, float]:
+    """Limits on samples, without and with views: pushed as far as ρ looks, and iterated back."""
+    certified, left = 0, 0
+    for q, (activation, augment) in itertools.islice(itertools.product((0.1, 0.2), _SAMPLED), n_fields):
+        field = _sampled_field(q, n, activation, augment)
+        limits = find_lmes(field, starts=patterns_of() + 0.1 * starts_of(M), n_steps=300)
+        w = limits.weights[limits.certified]
+        if not len(w):
+            continue
+        draw = torch.randn(w.shape, generator=generator("sample pushes", len(w)), dtype=torch.float64)
+        pushed = w + SAMPLE_PUSH * torch.nn.functional.normalize(draw)
+        end = power_iteration(field, pushed, n_steps=300, tolerance=1e-6).weights
+        certified += len(w)
+        left += int(((end - w).norm(dim=1) > SAMPLE_PUSH / 2).sum())
+    return {"samples_certified": float(certified), "samples_certified_and_left": float(left)}
+
+
+_SAMPLED = (("relu", 0.0), ("leaky_relu:0.2", 0.3), ("relu", 0.3), ("leaky_relu:0.2", 0.0))  # the last: noise of views
+
+
+def _sampled_field(q: float, n: int, activation: str, augment: float) -> GatedCovariance:
+    """Samples of the summation model; with views where `augment`, the noise of each view, is above 0."""
+    draw = generator("thm1 samples", n)
+    x = LatentSummation(patterns_of(), q).sample(n, noise=0.1, generator=draw)
+    if not augment:
+        return GatedCovariance(x, activation=activation)
+    noise = augment * torch.randn(2, *x.shape, generator=draw, dtype=x.dtype)
+    return GatedCovariance(x + noise[0], x + noise[1], activation=activation)
+
+
+def _panels_1(categorical: xr.Dataset) -> list[Panel]:
+    return [
+        Panel(
+            "Categorical model: never certified, always stable",
+            "noise",
+            "gap, roughness, margin",
+            (
+                curve("λ_gap", categorical.noise, categorical.gap),
+                curve("ρ", categorical.noise, categorical.roughness),
+                curve("exact margin λ − λ_max(P(A + R)P)", categorical.noise, categorical.margin),
+            ),
+            y_log=False,
+        ),
+        Panel(
+            "LMEs after a push: not all are stable",
+            "time × λ",
+            "distance from the LME",
+            (
+                _path("summation model: certified", MixtureCovariance.of(LatentSummation(patterns_of(), 0.2), 0.3)),
+                _path("categorical model: not certified", MixtureCovariance.of(_even_categorical(), 0.1)),
+                *(_path(label, field, e) for label, (field, e) in _example_fields().items()),
+            ),
+            x_log=False,
+        ),
+    ]
+
+
+def _path(label: str, field: Population, near: Tensor | None = None) -> Curve:
+    """The flow from beside a rest point, in its worst direction."""
+    w, _, worst = rest_points(field, patterns_of()[:1] if near is None else near)
+    times = np.linspace(0, SPAN, 16)
+    eigenvalue = float((field.product(w) * w).sum())
+    flow = one_layer_flow(field, w + PUSH * worst, times=times / eigenvalue, tolerance=1e-9)
+    return curve(label, times, (flow.weights - w).norm(dim=-1)[:, 0])
