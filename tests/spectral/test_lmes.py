@@ -13,11 +13,18 @@ from hypothesis.strategies import booleans, integers, sampled_from
 from torch import Tensor
 
 from kontrast.data import LatentCategorical, LatentSummation, orthonormal_patterns
-from kontrast.dynamics import Ending, power_iteration
+from kontrast.dynamics import Ending, one_layer_flow, power_iteration
 from kontrast.errors import InputError
 from kontrast.losses import Gaussian, InfoNCE
 from kontrast.nets import Homogeneous
-from kontrast.spectral import GatedCovariance, LMEs, MixtureCovariance, PairLaplacian, find_lmes
+from kontrast.spectral import (
+    GatedCovariance,
+    LMEs,
+    MixtureCovariance,
+    PairLaplacian,
+    contrastive_covariance,
+    find_lmes,
+)
 from tests.cases import DTYPES, generator, randn
 
 SEEDS = integers(0, 2**16)
@@ -375,3 +382,25 @@ def test_the_test_of_theorem_1_takes_the_larger_roughness() -> None:
     for measured, formula, certified in ((0.5, 0.9, True), (1.1, 0.9, False), (0.5, 1.1, False)):
         judged = replace(found, gaps=one, roughness=measured * one, roughness_formula=formula * one)
         assert bool(judged.certified) == certified
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("importance", ["uniform", Gaussian(temperature=2.0)])
+def test_a_gpu_finds_the_same_patterns(importance: str | Gaussian) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA GPU here")
+    x = CATEGORICAL.sample(300, noise=0.1, generator=generator(11))
+    starts = torch.randn(24, x.shape[1], generator=generator(12), dtype=torch.float64)
+    here = find_lmes(x, starts=starts, importance=importance)
+    there = find_lmes(x.cuda(), starts=starts.cuda(), importance=importance)
+    assert there.weights.device.type == there.margins.device.type == there.assignment.device.type == "cuda"
+    assert len(here) == len(there)
+    torch.testing.assert_close(there.weights.cpu(), here.weights, rtol=0, atol=1e-8)
+    torch.testing.assert_close(there.margins.cpu(), here.margins, rtol=0, atol=1e-8)
+    assert there.match(x[:5]).index.device.type == "cuda"
+    covariance = GatedCovariance(x.cuda(), importance=importance)
+    flow = one_layer_flow(covariance, starts[:2].cuda(), times=[0.0, 1.0], tolerance=1e-4)
+    assert flow.weights.device.type == "cuda"
+    views = x + 0.1
+    C = contrastive_covariance(x.cuda(), positives=views.cuda(), importance=importance)
+    torch.testing.assert_close(C.cpu(), contrastive_covariance(x, positives=views, importance=importance))
