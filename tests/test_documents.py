@@ -31,7 +31,7 @@ def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) ->
         (tmp_path / f"{k}.py").write_text(f'if __name__ == "__main__":\n{indented(program)}')
         shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
     assert "cosine: " in shown[-1]
-    assert all("1797, 32" in text for text in shown[:-1])
+    assert all("1797, 32" in text or "patterns from 64 starts" in text for text in shown[:-1])
 
 
 def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
@@ -53,6 +53,31 @@ def test_the_examples_of_dynamics_run_as_they_stand(tmp_path: Path) -> None:
     equation, trained = re.findall(r"(-\d+\.\d+)", shown[0])[3:5]
     assert float(equation) == pytest.approx(float(trained), abs=2e-3)
     assert "1.0000, 1.0000]" in shown[1]
+
+
+def test_the_examples_of_patterns_run_as_they_stand(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/patterns.md").read_text(), flags=re.S)
+    assert len(programs) == 3
+    shown = []
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(program)
+        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    assert "0 starts without" in shown[0]
+    with Image.open(tmp_path / "patterns.png") as picture:
+        assert picture.width > 600
+    assert "[20, 20]" in shown[1]
+    assert "[4, 2, 20]" in shown[2]
+
+
+def test_one_layer_patterns(tmp_path: Path) -> None:
+    """Linear filters find one pattern, ReLU ones a few, and on whitened patches many."""
+    _, *rows, last = run(ROOT / "examples/one_layer_patterns.py", tmp_path / "p.png", cwd=tmp_path).splitlines()
+    linear, relu, white = (int(row.split()[-4]) for row in rows)
+    assert linear == 1
+    assert 2 <= relu <= 4
+    assert white >= 8
+    with Image.open(last.removeprefix("figure: ")) as picture:
+        assert picture.width > 600
 
 
 def test_deep_linear_ssl(tmp_path: Path) -> None:
@@ -79,7 +104,7 @@ def indented(program: str) -> str:
 
 def test_the_readme_example_is_five_lines() -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert len(programs) == 3
+    assert len(programs) == 4
     assert len([line for line in programs[-1].splitlines() if line.strip()]) == 5
 
 

@@ -25,7 +25,7 @@ from kontrast._types import Tensor
 from kontrast.dynamics import Ending, FilterRun, power_iteration
 from kontrast.errors import InputError, require_positive, require_whole
 from kontrast.linalg import fix_signs
-from kontrast.progress import Advance
+from kontrast.progress import Advance, progress_bar
 from kontrast.spectral.contrastive_covariance import Importance, PairLaplacian
 from kontrast.spectral.gated import ActivationLike, GatedCovariance, ImportanceOf
 from kontrast.spectral.settling import REST, Limit, orthogonal_to, residual_at, resting, settled
@@ -154,7 +154,8 @@ def find_lmes(
         activation: a homogeneous one.
         gate_tolerance: above which gates open.
         generator: of the starts; needed unless they are given.
-        progress: a bar on stderr, or a function of the steps done and the steps in all.
+        progress: bars on stderr for the iteration and for settling what it left, or a function of what is done and
+            what there is.
     """
     options = {
         "importance": importance,
@@ -171,15 +172,16 @@ def find_lmes(
         field, first, n_steps=n_steps, tolerance=tolerance, largest_shift=LARGEST_SHIFT, progress=progress
     )
     symmetric = abs(field.activation.left) == abs(field.activation.right)
-    limits, assignment = _limits(field, run, distinct, symmetric=symmetric)
+    with progress_bar("settling", progress) as advance:
+        ends = _ends(field, run, advance, symmetric=symmetric)
+    limits, assignment = _limits(field, ends, distinct, symmetric=symmetric)
     return _judged(field, limits, assignment, run, symmetric=symmetric)
 
 
 def _limits(
-    field: GatedCovariance, run: FilterRun, distinct: float, *, symmetric: bool
+    field: GatedCovariance, ends: Sequence[Limit | None], distinct: float, *, symmetric: bool
 ) -> tuple[list[Limit], list[int]]:
-    """The distinct points at rest among the run's ends, and each start's index into them, by falling basin."""
-    ends = _ends(field, run, symmetric=symmetric)
+    """The distinct points at rest among the ends, and each start's index into them, by falling basin."""
     heights = [-math.inf if end is None else float(field.energy(end.w[None])) for end in ends]
     limits: list[Limit] = []
     assignment = [-1] * len(ends)
@@ -197,7 +199,7 @@ def _limits(
     return [limits[j] for j in order], [rank[j] for j in assignment]
 
 
-def _ends(field: GatedCovariance, run: FilterRun, *, symmetric: bool) -> list[Limit | None]:
+def _ends(field: GatedCovariance, run: FilterRun, advance: Advance, *, symmetric: bool) -> list[Limit | None]:
     """Where each start came to rest; unfinished ends that lie close together are settled as one."""
     weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
     groups: list[tuple[Tensor, Limit | None]] = []
@@ -211,6 +213,7 @@ def _ends(field: GatedCovariance, run: FilterRun, *, symmetric: bool) -> list[Li
             near = [limit for place, limit in groups if _near(w, place, NEARBY, symmetric=symmetric)]
             ends.append(near[0] if near else settled(field, w, flipping))
             groups.extend([] if near else [(w, ends[-1])])
+        advance(len(ends), len(weights))
     return ends
 
 

@@ -6,5 +6,7 @@ from kontrast.claims.c import covariance
 from kontrast.claims.c import patterns
 from kontrast.claims.c import stability
 from kontrast.claims.c import bounds
+from kontrast.claims.c import importance
+from kontrast.claims.c import digits
 
-__all__ = ["bounds", "covariance", "patterns", "stability"]
+__all__ = ["bounds", "covariance", "digits", "importance", "patterns", "stability"]
