@@ -93,6 +93,7 @@ class _Kind(Enum):
 
 _ENDINGS = {
     "CONVERGED": COLOURS["cosine"],
+    "SETTLED": PRINT_INK,
     "CHATTERING": COLOURS["dot"],
     "STEP_LIMIT": "#6a35a8",
     "SILENT": GREY,
