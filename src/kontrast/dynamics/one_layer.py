@@ -151,28 +151,35 @@ def one_layer_flow(
     first = w.double().cpu().numpy().reshape(-1)
     finest = max(tolerance, 100 * torch.finfo(w.dtype).eps)
     solver = DOP853(velocity, 0.0, first, float(times_[-1]), rtol=finest, atol=finest)
-    wanted, seen = list(times_), []
+    seen = _integrated(solver, list(times_), n_steps)
+    rows = torch.as_tensor(np.stack([first, *seen])[1:])  # none where the first time was not reached
+    path = _normalised(rows.reshape(len(seen), *w.shape)).to(w)
+    kept = tuple(float(t) for t in times_[: len(seen)])
+    return FilterFlow(kept, path, float(solver.t), chattering=len(kept) < len(times_))
+
+
+def _integrated(solver: DOP853, wanted: list[float], n_steps: int) -> list[np.ndarray]:
+    """The solution at the times wanted, as far as `n_steps` reach or seem to."""
+    seen = []
     while wanted and wanted[0] <= 0:
-        seen.append(first)
+        seen.append(solver.y.copy())
         wanted.pop(0)
-    before = 0.0
+    before, last = 0.0, wanted[-1] if wanted else 0.0
     for step in range(n_steps):
         if not wanted:
             break
         if step and step % PACE == 0:
-            if (times_[-1] - solver.t) * PACE > (solver.t - before) * (n_steps - step):
+            if (last - solver.t) * PACE > (solver.t - before) * (n_steps - step):
                 break
             before = float(solver.t)
         solver.step()
         if solver.status == "failed":  # steps as small as the spacing of numbers
             break
-        between = solver.dense_output() if wanted[0] <= solver.t else None
-        while wanted and wanted[0] <= solver.t and between is not None:
-            seen.append(between(wanted.pop(0)))
-    kept = times_[: len(seen)]
-    rows = torch.as_tensor(np.stack(seen)) if seen else torch.empty(0, w.numel())
-    path = _normalised(rows.reshape(len(seen), *w.shape)).to(w)
-    return FilterFlow(tuple(float(t) for t in kept), path, float(solver.t), chattering=bool(wanted))
+        if wanted[0] <= solver.t:
+            between = solver.dense_output()
+            while wanted and wanted[0] <= solver.t:
+                seen.append(between(wanted.pop(0)))
+    return seen
 
 
 class _Iteration:

@@ -28,7 +28,7 @@ from kontrast.linalg import fix_signs
 from kontrast.progress import Advance, progress_bar
 from kontrast.spectral.contrastive_covariance import Importance, PairLaplacian
 from kontrast.spectral.gated import ActivationLike, GatedCovariance, ImportanceOf
-from kontrast.spectral.settling import REST, Limit, orthogonal_to, residual_at, resting, settled
+from kontrast.spectral.settling import REST, Limit, orthogonal_to, residual_at, resting, rounds_for, settled
 
 NEARBY = 1e-3  # distance within which unfinished limits are settled as one
 DEFAULTS = {"importance": "uniform", "importance_of": "samples", "activation": "relu", "gate_tolerance": 1e-9}
@@ -202,6 +202,7 @@ def _limits(
 def _ends(field: GatedCovariance, run: FilterRun, advance: Advance, *, symmetric: bool) -> list[Limit | None]:
     """Where each start came to rest; unfinished ends that lie close together are settled as one."""
     weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
+    n_rounds = rounds_for(field, len(weights))
     groups: list[tuple[Tensor, Limit | None]] = []
     ends: list[Limit | None] = []
     for w, ending, flipping in zip(weights, run.endings, run.flipping, strict=True):
@@ -211,7 +212,7 @@ def _ends(field: GatedCovariance, run: FilterRun, advance: Advance, *, symmetric
             ends.append(resting(field, w))
         else:
             near = [limit for place, limit in groups if _near(w, place, NEARBY, symmetric=symmetric)]
-            ends.append(near[0] if near else settled(field, w, flipping))
+            ends.append(near[0] if near else settled(field, w, flipping, n_rounds=n_rounds))
             groups.extend([] if near else [(w, ends[-1])])
         advance(len(ends), len(weights))
     return ends

@@ -21,7 +21,8 @@ from kontrast.spectral.gated import GatedCovariance
 
 REST = 1e3  # roundings up to which a residual is 0
 HELD_ROUNDS = 40  # of an α that depends on w, held meanwhile
-CLIMB_ROUNDS = 200  # of the active set; a few more than samples on the edge are usual
+FEWEST_ROUNDS, MOST_ROUNDS = 20, 200  # of the active set; a few more than samples on the edge are usual
+MOST_WORK = 1e13  # multiplications for all starts together, some minutes: maxima of shapeless data lie on many edges
 MOST_CROSSINGS = 32  # gates on the way of one ascent
 
 
@@ -40,14 +41,20 @@ def resting(field: GatedCovariance, w: Tensor) -> Limit:
     return Limit(w, field.activation.gate(z, field.tolerance), z.abs() <= field.tolerance)
 
 
-def settled(field: GatedCovariance, w: Tensor, flipping: Tensor) -> Limit | None:
+def rounds_for(field: GatedCovariance, n_starts: int) -> int:
+    """How many rounds each of so many starts may take."""
+    work = n_starts * (len(field.points) * field.d**2 + 10 * field.d**3)
+    return int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, MOST_WORK // work)))
+
+
+def settled(field: GatedCovariance, w: Tensor, flipping: Tensor, *, n_rounds: int = MOST_ROUNDS) -> Limit | None:
     """Where an ascent from w comes to rest; None if it fails. An α that depends on w is held, and made anew there."""
     if field.activation.degree != 1:
         return None
     if field.is_fixed:
-        return _climb(field, w, flipping)
+        return _climb(field, w, flipping, n_rounds)
     for _ in range(HELD_ROUNDS):
-        limit = _climb(field.frozen(w), w, flipping)
+        limit = _climb(field.frozen(w), w, flipping, n_rounds)
         if limit is None or float((limit.w - w).norm()) > 0.1:  # it left for another maximum, of an α of this place
             return None
         if float((limit.w - w).norm()) <= REST * torch.finfo(w.dtype).eps:
@@ -56,7 +63,7 @@ def settled(field: GatedCovariance, w: Tensor, flipping: Tensor) -> Limit | None
     return None
 
 
-def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor) -> Limit | None:
+def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor, n_rounds: int) -> Limit | None:
     """The maximum of the piecewise quadratic energy that an ascent from w leads to; None if it fails.
 
     With S the samples on the edge, each round goes towards the top eigenvector of A among the w ⊥ x_S, through the
@@ -64,7 +71,7 @@ def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor) -> Limit | None:
     samples of S whose gates would have to be more than open or less than closed to keep w there leave it.
     """
     w, edge = _onto_ridges(field, w, flipping & (field.activation.jump != 0))
-    for _ in range(CLIMB_ROUNDS):
+    for _ in range(n_rounds):
         gates = _gates_off(field, w, edge)
         on_edge = torch.nonzero(edge)[:, 0]
         top = _top_within(field.matrix(w, gates=gates), field.points[on_edge], w)
