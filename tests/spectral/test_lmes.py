@@ -190,7 +190,7 @@ def test_with_many_samples_roughness_and_margins_are_the_populations() -> None:
         assert float((u - w).norm()) < 0.05
         assert float(found.roughness_formula[j]) == pytest.approx(exact.roughness(u), rel=0.35)
         assert float(found.roughness[j]) == pytest.approx(exact.roughness(u), rel=0.35)
-        assert float(found.margins[j]) == pytest.approx(exact.stability_margin(u), rel=0.15)
+        assert float(found.smooth_margins[j]) == pytest.approx(exact.stability_margin(u), rel=0.15)
 
 
 def views_that_pull_off(spread: float, n: int, height: float) -> tuple[Tensor, Tensor]:
@@ -382,6 +382,37 @@ def test_the_test_of_theorem_1_takes_the_larger_roughness() -> None:
     for measured, formula, certified in ((0.5, 0.9, True), (1.1, 0.9, False), (0.5, 1.1, False)):
         judged = replace(found, gaps=one, roughness=measured * one, roughness_formula=formula * one)
         assert bool(judged.certified) == certified
+
+
+def test_a_saddle_is_not_stable_for_the_edges_about_it() -> None:
+    """Without views margins are those of the samples: edges close by attract, but w does not lie on them."""
+    inner, outer = torch.tensor([[1.0, 1.2], [1.0, -1.2]]), torch.tensor([[-1.0, 5.0], [-1.0, -5.0]])
+    x = torch.cat([inner.repeat(25, 1), outer.repeat(25, 1)]).double()
+    found = find_lmes(x, starts=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    energies = GatedCovariance(x).energy(torch.tensor([[1.0, 0.0], [1.0, 0.1]]).double())
+    assert float(energies[1]) > float(energies[0])
+    assert not found.stable.any()
+    assert float(found.margins[0]) == pytest.approx(float(found.gaps[0]), abs=1e-9)
+    assert float(found.smooth_margins[0]) > 0
+
+
+@pytest.mark.parametrize("height", [0.1, 0.5, 2.0])
+def test_what_lies_on_an_edge_that_repels_is_neither_certified_nor_stable(height: float) -> None:
+    """Two of 802 samples lie on the plane, and their views pull w towards them."""
+    draw = generator(0)
+    right = torch.stack([2 + 4 * torch.rand(200, generator=draw), 0.1 * torch.randn(200, generator=draw)], dim=1)
+    half = torch.cat([right, right * torch.tensor([-1.0, 1.0])])
+    both = torch.cat([half, half * torch.tensor([1.0, -1.0])])
+    x = torch.cat([both, torch.tensor([[0.0, height], [0.0, -height]])]).double()
+    views = torch.cat([both, torch.tensor([[30.0, 0.0], [30.0, 0.0]])]).double()
+    found = find_lmes(x, views, starts=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    angles = torch.tensor([0.0, 1e-4], dtype=torch.float64)
+    at, off = GatedCovariance(x, views).energy(torch.stack([angles.cos(), angles.sin()], dim=1))
+    assert float(off) > float(at)
+    assert found.maximal.all()
+    assert float(found.roughness[0]) == math.inf
+    assert not found.certified.any()
+    assert not found.stable.any()
 
 
 @pytest.mark.gpu

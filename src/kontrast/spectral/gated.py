@@ -92,6 +92,14 @@ class GatedCovariance:
         columns = [self._pull(self._laplacian_of(column), column) for column in torch.split(outputs, 1, dim=1)]
         return torch.cat(columns, dim=1)
 
+    def pull_on_plane(self, outputs: Tensor) -> Tensor:
+        """What the pull on each output (m,) would be if that output alone were 0; α must be fixed."""
+        assert self._fixed is not None
+        pulled = self._fixed.positive / (2 * self.n**2)
+        own = self._fixed.degrees / self.n**2
+        own = torch.cat([own - pulled, -pulled]) if self.has_views else own
+        return self.pull(outputs[:, None])[:, 0] - own * outputs
+
     def product(self, weights: Tensor) -> Tensor:
         """A(w)w for rows w of `weights` (k, d): (k, d)."""
         gates, outputs = self._forward(weights)

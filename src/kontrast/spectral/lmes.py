@@ -4,11 +4,15 @@ w is one where $A(w) w = \lambda w$ with λ the largest eigenvalue of A(w). `fin
 from many starts, brings what chatters to rest exactly (settling.py), and judges every limit.
 
 **Stability.** Half the energy's Hessian is A(w) + R(w) with $R u = \frac{d}{d\epsilon} A(w + \epsilon u) w$, so the
-flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space (`margins`), while
-Theorem 1 asks for $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
+flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space, while Theorem 1 asks
+for $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
 $R = \sum_i \delta(w^\top x_i)\, v_i\, x_i x_i^\top$ with v the pull on each output: without views $v_i \le 0$ on the
 plane, so R never harms, and every LME is stable. With views $v_i > 0$ is possible, as it is for a leaky ReLU: such an
-edge repels, and an LME on it is not stable (margin −∞).
+edge repels.
+
+Samples have no density: `margins` judge the energy of the samples themselves. A ridge on which w lies holds it there,
+and only directions along all of these are left to ask about; one close by that attracts does not help, and edges close
+by that repel count by their density. `smooth_margins` estimate the distribution's, all edges close by counted so.
 """
 
 from __future__ import annotations
@@ -55,9 +59,10 @@ class LMEs:
     weights: Tensor  # (m, d), unit rows
     eigenvalues: Tensor  # (m,): λ
     gaps: Tensor  # (m,): λ₁ − λ₂ of A(w); below 0 where λ is not the largest, and w no LME
-    roughness: Tensor  # (m,): ρ by directional differences; infinite where A jumps at w
+    roughness: Tensor  # (m,): ρ by directional differences; infinite where A(·)w jumps at w
     roughness_formula: Tensor  # (m,): ρ = ‖R P‖ from the samples nearest to the edge
-    margins: Tensor  # (m,): λ − λ_max(P (A + R) P), along the ridges where w lies on some; above 0 where it is stable
+    margins: Tensor  # (m,): λ − λ_max(P (A + R) P) of the samples, along the ridges that w lies on; above 0: stable
+    smooth_margins: Tensor  # (m,): the same of their distribution, by the density of samples about the plane
     residuals: Tensor  # (m,): ‖A(w)w − λw‖/λ, with gates in between for samples on the edge
     edges: Tensor  # (m,): how many samples lie on the edge of their gate
     basins: Tensor  # (m,): share of the starts that ended there
@@ -77,7 +82,7 @@ class LMEs:
 
     @property
     def stable(self) -> Tensor:
-        """The exact criterion: (m,) of bool."""
+        """The exact criterion for the energy of these samples: (m,) of bool."""
         return self.margins > 0
 
     @property
@@ -227,8 +232,8 @@ def _judged(
 ) -> LMEs:
     rows = [_certificate(field.frozen(limit.w), limit) for limit in limits]
     weights = torch.stack([limit.w for limit in limits]) if limits else run.weights[:0]
-    values = torch.tensor(rows, dtype=torch.float64).reshape(-1, 6).to(weights)
-    eigenvalues, gaps, roughness, formula, margins, residuals = values.unbind(1)
+    values = torch.tensor(rows, dtype=torch.float64).reshape(-1, 7).to(weights)
+    eigenvalues, gaps, roughness, formula, margins, smooth_margins, residuals = values.unbind(1)
     return LMEs(
         weights,
         eigenvalues=eigenvalues,
@@ -236,6 +241,7 @@ def _judged(
         roughness=roughness,
         roughness_formula=formula,
         margins=margins,
+        smooth_margins=smooth_margins,
         residuals=residuals,
         edges=torch.tensor([int(limit.edge.sum()) for limit in limits], device=weights.device),
         basins=torch.tensor([assignment.count(j) / len(assignment) for j in range(len(limits))]).to(weights),
@@ -246,7 +252,7 @@ def _judged(
 
 
 def _certificate(field: GatedCovariance, limit: Limit) -> tuple[float, ...]:
-    """λ, gap, ρ measured, ρ by its formula, margin, residual."""
+    """λ, gap, ρ measured, ρ by its formula, margin, smooth margin, residual."""
     w, d = limit.w, field.d
     A = field.matrix(w, gates=limit.gates)
     values = torch.linalg.eigvalsh(A)
@@ -254,34 +260,49 @@ def _certificate(field: GatedCovariance, limit: Limit) -> tuple[float, ...]:
     others = values[torch.arange(d, device=w.device) != int((values - eigenvalue).abs().argmin())]
     gap = eigenvalue - float(others.max()) if d > 1 else math.inf
     pull, residual = residual_at(field, w, limit.gates)
-    R, width = _roughness_matrix(field, limit, A, pull)
+    slope, width = _gate_slope(field, w)
+    if field.activation.jump:
+        pull = field.pull_on_plane(limit.gates * (field.points @ w))
+    R = _roughness_matrix(field, A, slope * pull)
     tangent = torch.eye(d).to(w) - torch.outer(w, w)
     formula = measured = math.inf
     if math.isfinite(width):
         formula = float(torch.linalg.matrix_norm(R @ tangent, ord=2))
-        measured = _directional_roughness(field, limit, R @ tangent, width)
-    ridges = field.points[limit.edge & _in_between(field, limit.gates)]
-    margin = eigenvalue - _largest_within(A + R, w[None])
-    if len(ridges):  # what leaves them falls at once, so only directions along all of them are left
-        margin = max(margin, eigenvalue - _largest_within(A, torch.cat([w[None], ridges])))
-    if _rises_off_edges(field, limit, pull):
-        margin = -math.inf
-    return eigenvalue, gap, measured, formula, margin, float(residual.norm()) / (abs(eigenvalue) or 1.0)
+        measured = math.inf if _jumps(field, limit, pull) else _directional_roughness(field, limit, R @ tangent, width)
+    smooth_margin = margin = eigenvalue - _largest_within(A + R, w[None])
+    if field.activation.jump:
+        repelling = _roughness_matrix(field, A, (slope * pull).clamp(min=0))
+        ridges = field.points[limit.edge & _in_between(field, limit.gates)]
+        margin = eigenvalue - _largest_within(A + repelling, torch.cat([w[None], ridges]))
+        if _rises_off_edges(field, limit, pull):
+            margin = -math.inf
+    relative = float(residual.norm()) / (abs(eigenvalue) or 1.0)
+    return eigenvalue, gap, measured, formula, margin, smooth_margin, relative
+
+
+def _jumps(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
+    """Whether A(·)w jumps at w: a sample lies on the edge of its gate, and its output is pulled at."""
+    forces = (pull[:, None] * field.points)[limit.edge].norm(dim=1)
+    return bool(field.activation.jump and (forces > REST * torch.finfo(pull.dtype).eps * pull.abs().max()).any())
 
 
 def _rises_off_edges(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
     r"""Whether the energy rises at once off the edge: $\sum_S v_i (h(x_i^\top u) - g_i x_i^\top u) > 0$ for some u.
 
-    Never without views behind a ReLU, whose v_i ≤ 0 there. The directions ± x_i are tried.
+    Never without views behind a ReLU, whose v_i ≤ 0 there. Tried are the directions ± x_i, and those that move the
+    output of one sample on the edge alone, which find every rise where these samples are independent.
     """
     if not field.activation.jump or not limit.edge.any():
         return False
     points, gates, v = field.points[limit.edge], limit.gates[limit.edge], pull[limit.edge]
-    directions = torch.as_tensor(np.unique(points.cpu().numpy(), axis=0)).to(points)
+    if not (v * field.activation.jump > 0).any():  # no edge repels
+        return False
+    distinct = torch.as_tensor(np.unique(points.cpu().numpy(), axis=0)).to(points)
+    directions = torch.cat([distinct, torch.linalg.pinv(distinct).mT])
     moved = points @ directions.mT  # (s, directions)
     moved = torch.cat([moved, -moved], dim=1)
     rise = v @ (field.activation(moved) - gates[:, None] * moved)
-    return float(rise.max()) > REST * torch.finfo(v.dtype).eps * float(v.abs() @ moved.abs().amax(1))
+    return bool((rise > REST * torch.finfo(v.dtype).eps * (v.abs() @ moved.abs())).any())
 
 
 def _in_between(field: GatedCovariance, gates: Tensor) -> Tensor:
@@ -296,23 +317,26 @@ def _largest_within(matrix: Tensor, normals: Tensor) -> float:
     return float(torch.linalg.eigvalsh(basis @ matrix @ basis.mT)[-1]) if len(basis) else -math.inf
 
 
-def _roughness_matrix(field: GatedCovariance, limit: Limit, A: Tensor, pull: Tensor) -> tuple[Tensor, float]:
-    r"""R of $\frac{d}{d\epsilon} A(w + \epsilon u) w = R u$, and the width within which the gates' jumps were counted.
+def _gate_slope(field: GatedCovariance, w: Tensor) -> tuple[Tensor, float]:
+    """g'(z) of every sample, (m,), and the width within which a gate's jump was counted.
 
-    $R = X^\top \mathrm{diag}(g'(z) \circ v) X + (p - 1) A$; for a gate that jumps, δ(z) is a box about 0 that holds the
-    √m nearest samples. Where all of these lie on the plane itself there is no density: the width is infinite.
+    For a gate that jumps, δ(z) is a box about 0 that holds the √m nearest samples. Where all of these lie on the plane
+    itself there is no density: the width is infinite.
     """
-    z = field.points @ limit.w
-    slope = field.activation.gate_slope(z)
-    width = 0.0
-    if field.activation.jump:
-        nearest = max(10, math.isqrt(len(z)))
-        width = float(z.abs().kthvalue(min(nearest, len(z))).values)
-        if width <= field.tolerance:
-            return torch.zeros_like(A), math.inf
-        slope = field.activation.jump / (2 * width) * (z.abs() <= width).to(z)
-    R = field.points.mT @ ((slope * pull)[:, None] * field.points) + (field.activation.degree - 1) * A
-    return (R + R.mT) / 2, width
+    z = field.points @ w
+    if not field.activation.jump:
+        return field.activation.gate_slope(z), 0.0
+    nearest = max(10, math.isqrt(len(z)))
+    width = float(z.abs().kthvalue(min(nearest, len(z))).values)
+    if width <= field.tolerance:
+        return torch.zeros_like(z), math.inf
+    return field.activation.jump / (2 * width) * (z.abs() <= width).to(z), width
+
+
+def _roughness_matrix(field: GatedCovariance, A: Tensor, slope: Tensor) -> Tensor:
+    r"""$R = X^\top \mathrm{diag}(g'(z) \circ v) X + (p - 1) A$, for `slope` g'(z) ∘ v."""
+    R = field.points.mT @ (slope[:, None] * field.points) + (field.activation.degree - 1) * A
+    return (R + R.mT) / 2
 
 
 def _directional_roughness(field: GatedCovariance, limit: Limit, R: Tensor, width: float) -> float:
