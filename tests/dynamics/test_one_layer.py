@@ -251,6 +251,8 @@ def test_a_flow_that_n_steps_would_not_finish_does_not_take_them_all() -> None:
 FIELD = GatedCovariance(randn(5, 2, seed=0))
 ONES = torch.ones(1, 2).double()
 REFUSED = {
+    "samples for a field": (lambda: power_iteration(clusters(0), PATTERNS), "GatedCovariance"),
+    "nothing for a field": (lambda: one_layer_flow(None, PATTERNS, times=[1.0]), "GatedCovariance"),
     "starts that are an array": (lambda: power_iteration(FIELD, np.ones((1, 2))), "starts"),
     "starts of whole numbers": (lambda: power_iteration(FIELD, torch.ones(1, 2).long()), "starts"),
     "one start": (lambda: power_iteration(FIELD, ONES[0]), "starts"),
@@ -281,3 +283,13 @@ def test_bad_input_is_refused(what: str) -> None:
     act, names = REFUSED[what]
     with pytest.raises(InputError, match=names):
         act()
+
+
+def test_a_flow_that_came_to_rest_stays_there() -> None:
+    """However long: that is no chatter."""
+    field = GatedCovariance(clusters(0), activation="linear")
+    flow = one_layer_flow(field, randn(2, 3, seed=1, dtype=torch.float64), times=[0.0, 1e9, 1e12])
+    assert flow.times == (0.0, 1e9, 1e12)
+    assert not flow.chattering
+    top = torch.linalg.eigh(field.matrix(flow.weights[0, 0])).eigenvectors[:, -1]
+    torch.testing.assert_close((flow.weights[1:] @ top).abs(), torch.ones(2, 2, dtype=torch.float64))

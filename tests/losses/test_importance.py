@@ -207,6 +207,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Given(lambda f, views: f)(OUTPUTS), r"shape \(3, 3\)"),
     (lambda: Given(lambda f, views: -torch.ones(3, 3))(OUTPUTS), "must not be negative"),
     (lambda: Given(lambda f, views: [1.0])(OUTPUTS), "got list"),
+    (lambda: Given(lambda f: f @ f.mT)(OUTPUTS), "takes 1 positional argument"),
+    (lambda: importance_from(InfoNCE), r"InfoNCE\(…\)"),
     (lambda: Gaussian(0.0), "temperature must be a positive number"),
     (lambda: InfoNCE(-1.0), "temperature must be a positive number"),
     (lambda: InfoNCE("warm"), "temperature must be a positive number"),

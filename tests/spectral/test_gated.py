@@ -218,7 +218,11 @@ def test_a_normalised_filter_without_outputs_is_silent() -> None:
 X = randn(N, D, seed=0)
 REFUSED = {
     "an array": (lambda: GatedCovariance(X.numpy()), "rows"),
-    "whole numbers": (lambda: GatedCovariance(X.long()), "floating"),
+    "whole numbers": (lambda: GatedCovariance(X.long()), "float32 or float64"),
+    "half precision": (lambda: GatedCovariance(X.half()), "float32 or float64"),
+    "sparse samples": (lambda: GatedCovariance(X.to_sparse()), "dense"),
+    "nothing": (lambda: GatedCovariance(None), "rows"),
+    "huge samples": (lambda: GatedCovariance(1e200 * X), "huge"),
     "a string": (lambda: GatedCovariance("samples"), "rows"),
     "one axis": (lambda: GatedCovariance(X[0]), "rows"),
     "no sample": (lambda: GatedCovariance(X[:0]), "rows"),

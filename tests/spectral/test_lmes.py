@@ -261,6 +261,11 @@ def test_basins_assignment_and_matching() -> None:
     match = found.match(torch.nn.Parameter(filters))
     assert match.index[:2].tolist() == found.assignment[[4, 6]].tolist()
     assert float(match.cosines[2]) < 0.01  # −w is another filter than w
+    assert found.match(torch.zeros(1, 8)).index.tolist() == [-1]
+    with pytest.raises(InputError, match="NaN"):
+        found.match(torch.full((1, 8), math.nan))
+    with pytest.raises(InputError, match="least"):
+        match.found("all")
     assert match.found().tolist() == sorted(match.index[:2].tolist())
     assert match.found(0.999).tolist() == match.index[:1].tolist()
     assert "8 patterns from 12 starts, 8 locally maximal, 8 stable" in repr(found)

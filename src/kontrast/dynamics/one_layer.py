@@ -52,7 +52,9 @@ class Ending(Enum):
     SETTLED = "`find_lmes` brought it to rest exactly, where the iteration had left it chattering or unfinished"
     CHATTERING = "gates keep flipping: w lies on the edge of some samples' gates, or swings; raise `largest_shift`"
     STEP_LIMIT = "ran all `n_steps`; raise them to go on"
-    SILENT = "A(w)w is 0: no sample is on the filter's positive side, or they all give one output; start elsewhere"
+    SILENT = (
+        "A(w)w is 0 but for rounding: no sample passes the gate, or all give one output; centre x, or start elsewhere"
+    )
     DIVERGED = "A(w)w is not finite; look at the samples and at α"
 
 
@@ -79,8 +81,8 @@ class FilterFlow:
 
     times: tuple[float, ...]
     weights: Tensor  # (T, k, d), unit rows
-    reached: float  # the time at which the integration ended
-    chattering: bool  # it ended early, in steps as short as the gates' chatter
+    reached: float  # the time up to which it was integrated; after it, filters were at rest, or chattered
+    chattering: bool  # it ended before the last time, in steps as short as the gates' chatter
 
 
 def power_iteration(
@@ -106,6 +108,7 @@ def power_iteration(
             as `CHATTERING`. 0 never damps.
         progress: a bar on stderr, or a function of the steps done and the steps in all.
     """
+    _require_field(field)
     w = _unit_rows(starts)
     n_steps = require_whole("n_steps", n_steps)
     require_positive(tolerance=tolerance)
@@ -136,14 +139,17 @@ def one_layer_flow(
         n_steps: at most that many steps of the integration; it ends sooner where at the pace of the last thousand they
             would not suffice.
     """
+    _require_field(field)
     w = _unit_rows(starts)
     times_ = increasing_times(times)
     require_positive(tolerance=tolerance)
     n_steps = require_whole("n_steps", n_steps)
+    sizes = [0.0]  # of A(w)w, of late
 
     def velocity(_: float, y: np.ndarray) -> np.ndarray:
         unit = _normalised(torch.as_tensor(y.reshape(w.shape)).to(w))
         product = field.product(unit)
+        sizes[0] = float(product.norm(dim=1).max())
         if not torch.isfinite(product).all():  # the solver would try ever smaller steps for ever
             raise InputError("A(w)w is not finite on the way of the flow; look at the samples and at α")
         return _tangent(unit, product).double().cpu().numpy().reshape(-1)
@@ -152,6 +158,8 @@ def one_layer_flow(
     finest = max(tolerance, 100 * torch.finfo(w.dtype).eps)
     solver = DOP853(velocity, 0.0, first, float(times_[-1]), rtol=finest, atol=finest)
     seen = _integrated(solver, list(times_), n_steps)
+    if len(seen) < len(times_) and np.abs(solver.f).max() <= 10 * finest * sizes[0]:  # at rest: there it stays
+        seen += [solver.y] * (len(times_) - len(seen))
     rows = torch.as_tensor(np.stack([first, *seen])[1:])  # none where the first time was not reached
     path = _normalised(rows.reshape(len(seen), *w.shape)).to(w)
     kept = tuple(float(t) for t in times_[: len(seen)])
@@ -303,6 +311,14 @@ def _unit_rows(starts: Tensor) -> Tensor:
     if len(bad):
         raise InputError(f"start {int(bad[0])} is zero, NaN or infinite, so it has no direction; drop or replace it")
     return torch.as_tensor(starts.detach() / sizes[:, None])
+
+
+def _require_field(field: OneLayerField) -> None:
+    if not all(hasattr(field, name) for name in ("product", "gates", "coupled")):
+        raise InputError(
+            f"field must be a OneLayerField, got {type(field).__name__}; make one of samples x by "
+            "kontrast.spectral.GatedCovariance(x)"
+        )
 
 
 def _require_shifts(shift: float, largest: float) -> None:

@@ -242,9 +242,21 @@ class Given(ImportanceRule):
     def rows(self, outputs: Tensor, positives: Tensor | None = None, rows: slice = slice(None)) -> Tensor:
         """Some rows of α, (b, n); a function makes all of them each time."""
         self._require(outputs, positives)
-        alpha = self.alpha if isinstance(self.alpha, Tensor) else self.alpha(outputs, positives)
+        alpha = self.alpha if isinstance(self.alpha, Tensor) else self._made(outputs, positives)
         require_importance(alpha, n=len(outputs))
         return alpha.detach().to_dense().to(outputs)[rows].clone()
+
+    def _made(self, outputs: Tensor, positives: Tensor | None) -> Tensor:
+        """By the function, whose own failures are told apart."""
+        assert not isinstance(self.alpha, Tensor)
+        try:
+            return self.alpha(outputs, positives)
+        except Exception as error:
+            name = getattr(self.alpha, "__name__", type(self.alpha).__name__)
+            raise InputError(
+                f"the importance {name} fails on outputs {tuple(outputs.shape)}: {type(error).__name__}: {error}; it "
+                "must take outputs (n, z) and positives (n, z) or None, and return α (n, n)"
+            ) from error
 
 
 ImportanceLike = str | Tensor | ImportanceRule | ImportanceFunction
@@ -260,6 +272,8 @@ def importance_from(
     """
     if isinstance(importance, ImportanceRule):
         return importance
+    if isinstance(importance, type):
+        raise InputError(f"importance is the class {importance.__name__}; make one of it, {importance.__name__}(…)")
     if isinstance(importance, Tensor) or callable(importance):
         return Given(importance)
     rules: dict[str, Callable[[], ImportanceRule]] = {

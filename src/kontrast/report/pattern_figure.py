@@ -116,7 +116,7 @@ class _Drawn:
 
 
 def write_pattern_figure(
-    path: Path,
+    path: str | Path,
     patterns: Patterns,
     *,
     image_shape: ImageShape | None = None,
@@ -132,6 +132,8 @@ def write_pattern_figure(
         n_patterns: how many are shown, those with the largest basins.
         title: a line above the figure; without, it counts the patterns and the starts.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"path must be the name of a file, 'patterns.png', got {type(path).__name__}")
     path = Path(path)
     _require_path(path)
     figure = pattern_figure(patterns, image_shape=image_shape, n_patterns=n_patterns, title=title)

@@ -212,16 +212,14 @@ def _is_rule(importance: object) -> bool:
 
 
 def _require_samples(x: Tensor, positives: Tensor | None) -> None:
-    for name, rows in (("x", x), ("positives", positives)):
-        if rows is None:
-            continue
-        if not isinstance(rows, Tensor) or rows.ndim != 2 or not rows.is_floating_point() or 0 in rows.shape:
+    for name, rows in (("x", x), *([] if positives is None else [("positives", positives)])):
+        if not _are_rows(rows):
             raise InputError(
-                f"{name} must be floating-point rows (n, d), got {_in_words(rows)}; flatten images with x.flatten(1), "
-                "convert arrays with torch.as_tensor(x)"
+                f"{name} must be dense rows (n, d) of float32 or float64, got {_in_words(rows)}; flatten images with "
+                "x.flatten(1), convert arrays with torch.as_tensor(x)"
             )
-        if not torch.isfinite(rows).all():
-            raise InputError(f"{name} holds NaN or infinite values; drop these samples")
+        if not torch.isfinite(rows.norm()):
+            raise InputError(f"{name} holds NaN, infinite or huge values; drop these samples, or scale all of them")
     if positives is not None and (positives.shape != x.shape or positives.dtype != x.dtype):
         raise InputError(
             f"positives must be one view of each sample, {x.dtype} {tuple(x.shape)}, got {_in_words(positives)}"
@@ -230,6 +228,12 @@ def _require_samples(x: Tensor, positives: Tensor | None) -> None:
         raise InputError(
             f"the {len(x)} samples have no variance, so there is no pattern to find; pass samples that differ"
         )
+
+
+def _are_rows(rows: object) -> bool:
+    if not isinstance(rows, Tensor) or rows.layout != torch.strided or rows.dtype not in (torch.float32, torch.float64):
+        return False
+    return rows.ndim == 2 and 0 not in rows.shape
 
 
 def _in_words(given: object) -> str:

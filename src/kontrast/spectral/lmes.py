@@ -44,11 +44,12 @@ N_DIRECTIONS = 8  # random ones in which roughness is measured, beside the worst
 class FilterMatch:
     """For each of K filters the nearest pattern: its index and |cos| (cos where −w is another filter than w)."""
 
-    index: Tensor  # (K,)
+    index: Tensor  # (K,); −1 for filters of zeros
     cosines: Tensor  # (K,)
 
     def found(self, least: float = 0.9) -> Tensor:
-        """The patterns that some filter has, at a cosine of `least` or more."""
+        """The patterns that some filter has, at a cosine of `least` or more, above 0."""
+        require_positive(least=least)
         return torch.as_tensor(sorted(set(self.index[self.cosines >= least].tolist())), device=self.index.device)
 
 
@@ -117,9 +118,12 @@ class LMEs:
         if not len(self):
             raise InputError("there are no patterns to match filters with; raise n_starts or n_steps of find_lmes")
         rows = filters.detach().to(self.weights)
-        cosines = (rows / rows.norm(dim=1, keepdim=True)) @ self.weights.mT
+        sizes = rows.norm(dim=1)
+        if not torch.isfinite(sizes).all():
+            raise InputError("filters hold NaN, infinite or huge values; look at the training")
+        cosines = (rows / sizes.where(sizes > 0, 1.0)[:, None]) @ self.weights.mT
         best = (cosines.abs() if self.symmetric else cosines).max(dim=1)
-        return FilterMatch(best.indices, best.values)
+        return FilterMatch(best.indices.where(sizes > 0, -1), best.values)
 
 
 def find_lmes(

@@ -105,13 +105,11 @@ class Collection:
     "as learned patterns; with linear activation only one major pattern is learned. Luckily initialized filters come "
     "back to their patterns when they are retrained from their own start.",
     corrected="Linear filters do learn one direction. But on patches and images as they are ReLU filters learn two or "
-    "three patterns, however many there are: mostly both signs of about the first principal component. It takes "
+    "three patterns, however many there are. It takes "
     "whitened samples, like the x of the paper's summation model, for many patterns; there linear filters learn none, "
     "as A = I. Their number follows the collector's curve Σ_j 1 − (1 − p_j)^K of the basin shares p, until all are "
-    "found. They are stable, but few are LMEs in the sense of Def. 3, and Theorem 1 certifies hardly any. The τ of "
-    "Gaussian α changes their number either way: a small one leaves few on MNIST's patches, and adds many on 8 × 8 "
-    "digits. With the α of InfoNCE, which sees all outputs, filters cannot be considered one by one as in (5): they "
-    "drive each other apart, and many end at none of these patterns.",
+    "found. They are stable. With the α of InfoNCE, which sees all outputs, filters cannot be considered one by one as "
+    "in (5): they drive each other apart, and many end at none of these patterns.",
     recorded=Verdict.CORRECTED,
     cost=3,
 )

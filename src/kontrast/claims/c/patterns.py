@@ -87,8 +87,8 @@ def patterns(setting: Setting) -> Evidence:
         data=xr.Dataset({f"error_{name}": ("samples", errors) for name, errors in rates.items()}),
         setting={"patterns": M, "d": D, "n_starts": 40 * n, "q": list(RATES)},
         warnings=[
-            f"at q = 0.35 filters find {summation['maximal_q_0.35']:g} LMEs of the summation model: its {M} patterns, "
-            "and normalised sums of three of them",
+            f"at q = 0.35 filters find {summation['maximal_q_0.35']:g} LMEs of the summation model: more than its {M} "
+            "patterns",
             f"{samples['share_chattering_q_0.3']:.0%} of the starts chatter on samples at q = 0.3: their limits lie on "
             "the edge of some samples' gates",
         ],
