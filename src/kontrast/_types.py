@@ -1,4 +1,4 @@
-"""Names shared by every layer: devices and number types as words."""
+"""Names shared by every layer: devices, number types and tensors as words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kontrast.errors import InputError
 
-__all__ = ["DTYPES", "Tensor", "resolve_device", "resolve_dtype"]
+__all__ = ["DTYPES", "Tensor", "in_words", "resolve_device", "resolve_dtype"]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -29,3 +29,8 @@ def resolve_device(name: str) -> torch.device:
     if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
         raise InputError(f"device {name!r} was asked for but there are {torch.cuda.device_count()} GPUs; use cuda:0")
     return torch.device("cpu") if kind == "cpu" else torch.device(name)
+
+
+def in_words(given: object) -> str:
+    """What was given where a tensor was asked for: its number type and shape, or the type of something else."""
+    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

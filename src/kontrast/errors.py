@@ -42,6 +42,13 @@ def require_positive(**values: float) -> None:
             raise InputError(f"{name} must be a positive number, got {value}; pass a value above 0")
 
 
+def require_not_negative(**values: float) -> None:
+    """Raise `InputError` unless every named value is a number of at least zero; NaN is none."""
+    for name, value in values.items():
+        if not is_number(value) or not value >= 0:
+            raise InputError(f"{name} must be a number of 0 or more, got {value!r}")
+
+
 def require_whole(name: str, value: Any, *, least: int = 1, otherwise: str = "") -> int:
     """`value` as an int; raises `InputError` unless it is a whole number, numpy's too, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

@@ -293,3 +293,12 @@ def test_a_flow_that_came_to_rest_stays_there() -> None:
     assert not flow.chattering
     top = torch.linalg.eigh(field.matrix(flow.weights[0, 0])).eigenvectors[:, -1]
     torch.testing.assert_close((flow.weights[1:] @ top).abs(), torch.ones(2, 2, dtype=torch.float64))
+
+
+def test_convergence_is_the_angle_whatever_the_damping() -> None:
+    """A damped step is shorter by 1 + s, and that is no convergence."""
+    field = GatedCovariance(clusters(3), activation="leaky_relu:0.5")
+    starts = randn(6, 3, seed=4, dtype=torch.float64)
+    run = power_iteration(field, starts, shift=99.0, largest_shift=99.0, tolerance=1e-3, n_steps=20_000)
+    assert run.converged.all()
+    assert 1e-5 < float(off(field, run.weights).max()) < 1.5e-3

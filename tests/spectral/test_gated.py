@@ -270,3 +270,10 @@ def test_bad_input_is_refused(what: str) -> None:
     act, names = REFUSED[what]
     with pytest.raises(InputError, match=names):
         act()
+
+
+def test_batch_normalisation_keeps_the_gates_that_rounding_would_open() -> None:
+    model = LatentCategorical(orthonormal_patterns(8, 10, generator=generator(0)), torch.full((8,), 1 / 8).double())
+    x = model.sample(400, generator=generator(1))
+    field = BatchNormalised(GatedCovariance(x))
+    torch.testing.assert_close(field.product(model.patterns), model.patterns)  # uniform α, no views: all w are fixed

@@ -316,6 +316,7 @@ def test_a_promise_of_too_much_is_found_out() -> None:
     assert check_guarantee(A, promise).held
     assert check_guarantee(A, dataclasses.replace(promise, gamma=promise.gamma / 100)).held is False
     assert check_guarantee(A, dataclasses.replace(promise, radius=promise.radius / 100)).held is False
+    assert dataclasses.replace(check_guarantee(A, promise), least_rise=-1e-9).held is False
 
 
 @given(seed=integers(0, 2**16), slope=floats(0.01, 10), radius=floats(1e-6, 2))
@@ -349,6 +350,21 @@ def test_shifting_keeps_eigenvectors_and_makes_positive() -> None:
     assert float(torch.linalg.eigvalsh(lifted)[0]) == pytest.approx(1e-3)
     across = torch.eye(4, dtype=w.dtype) - torch.outer(w, w)
     assert torch.allclose(across @ lifted @ w, across @ A(w) @ w)  # (99)
+
+
+@given(seed=integers(0, 2**16), lipschitz=floats(0.01, 3), curvature=floats(0.01, 3))
+def test_irregularity_is_that_of_definition_4(seed: int, lipschitz: float, curvature: float) -> None:
+    """(95), number by number."""
+    B, w = randn(4, 4, seed=seed), unit(randn(4, seed=seed + 1))
+    A = B @ B.mT
+    values, vectors = np.linalg.eigh(A.numpy())
+    c = abs(float(vectors[:, -1] @ w.numpy()))
+    mu = 0.5 * (1 + c) / c**2 * (values[-2] / values[-1]) ** 2
+    nu = 2 * curvature * lipschitz**2 * (1 + mu * c)
+    nu += 2 * lipschitz / (values[-1] - values[-2]) * math.sqrt(mu * (1 + mu * c))
+    found = irregularity(A, w, lipschitz=lipschitz, curvature=curvature)
+    assert float(found.mu) == pytest.approx(mu, rel=1e-6)
+    assert float(found.omega) == pytest.approx(mu + nu, rel=1e-6)
 
 
 def test_irregularity_is_infinite_where_power_iteration_has_no_direction() -> None:

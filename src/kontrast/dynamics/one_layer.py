@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.integrate import DOP853
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.dynamics.times import increasing_times
 from kontrast.errors import InputError, is_number, require_positive, require_whole
 from kontrast.progress import Advance, progress_bar
@@ -304,8 +304,7 @@ def _tangent(w: Tensor, v: Tensor) -> Tensor:
 
 def _unit_rows(starts: Tensor) -> Tensor:
     if not isinstance(starts, Tensor) or starts.ndim != 2 or not starts.is_floating_point() or 0 in starts.shape:
-        given = f"{starts.dtype} {tuple(starts.shape)}" if isinstance(starts, Tensor) else type(starts).__name__
-        raise InputError(f"starts must be floating-point rows (k, d), got {given}; use torch.randn(k, d)")
+        raise InputError(f"starts must be floating-point rows (k, d), got {in_words(starts)}; use torch.randn(k, d)")
     sizes = starts.norm(dim=1)
     bad = torch.nonzero(~(torch.isfinite(sizes) & (sizes > 0)))
     if len(bad):

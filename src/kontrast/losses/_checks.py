@@ -14,13 +14,6 @@ def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
         raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def require_not_negative(**values: float) -> None:
-    """Refuse named options below zero (or NaN)."""
-    for name, value in values.items():
-        if not value >= 0:
-            raise InputError(f"{name} must not be negative, got {value}; pass 0 or more")
-
-
 def require_rows(at_least: int = 1, **embeddings: Tensor) -> None:
     """Refuse named embeddings that are not floating-point matrices (n, z) of one shape with n ≥ `at_least`."""
     first_name, first = next(iter(embeddings.items()))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError, is_number, require_positive
+from kontrast.errors import InputError, require_not_negative, require_positive
 from kontrast.losses._checks import require_choice, require_rows
 
 __all__ = [
@@ -158,7 +158,7 @@ class InfoNCE(ImportanceRule):
 
     def __post_init__(self) -> None:
         require_positive(temperature=self.temperature)
-        _require_not_negative(epsilon=self.epsilon)
+        require_not_negative(epsilon=self.epsilon)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
         log_mass = self._log_mass(squares, own)
@@ -183,7 +183,7 @@ class Triplet(ImportanceRule):
     margin: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_not_negative(margin=self.margin)
+        require_not_negative(margin=self.margin)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
         return (own - squares + self.margin > 0).to(squares.dtype)
@@ -343,9 +343,3 @@ def _without_self(pairs: Tensor, value: float) -> Tensor:
 def _view_squares(outputs: Tensor, positives: Tensor | None) -> Tensor:
     r"""$d_i^2 = \|f_i - f_i'\|^2/2$, (n,); without other views 0."""
     return outputs.new_zeros(len(outputs)) if positives is None else (outputs - positives).square().sum(1) / 2
-
-
-def _require_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not is_number(value) or not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} must be a finite number of 0 or more, got {value!r}")

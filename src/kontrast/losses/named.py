@@ -13,11 +13,10 @@ from typing import Literal
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import require_positive
+from kontrast.errors import require_not_negative, require_positive
 from kontrast.losses._checks import (
     require_choice,
     require_labelled_views,
-    require_not_negative,
     require_queue,
     require_rows,
 )

@@ -15,7 +15,7 @@ from itertools import combinations_with_replacement
 
 import torch
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.errors import InputError, is_number, require_positive, require_whole
 from kontrast.losses import (
     Given,
@@ -59,7 +59,7 @@ class PairLaplacian:
         """L b, (n, k)."""
         if not isinstance(b, Tensor) or b.ndim != 2 or len(b) != self.n or b.dtype != self.degrees.dtype:
             raise InputError(
-                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), a row for each sample, got {_in_words(b)}"
+                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), a row for each sample, got {in_words(b)}"
             )
         return self._times(b - b.mean(0))  # L1 = 0 but for rounding, which a large mean would multiply
 
@@ -317,7 +317,7 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
 def _require_outputs(outputs: Tensor) -> None:
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or not outputs.is_floating_point() or len(outputs) < 2:
         raise InputError(
-            f"outputs must be floating-point rows (n, z), n at least 2, got {_in_words(outputs)}; use "
+            f"outputs must be floating-point rows (n, z), n at least 2, got {in_words(outputs)}; use "
             "torch.as_tensor(…).double()"
         )
 
@@ -342,17 +342,15 @@ def _require_functions(
             continue
         if not isinstance(rows, Tensor) or rows.ndim != 2 or not rows.is_floating_point() or 0 in rows.shape:
             raise InputError(
-                f"{name} must be floating-point rows (n, d), got {_in_words(rows)}; use torch.as_tensor(…).double()"
+                f"{name} must be floating-point rows (n, d), got {in_words(rows)}; use torch.as_tensor(…).double()"
             )
         if rows.dtype != a.dtype or rows.device != a.device or len(rows) != len(a):
             raise InputError(
-                f"{name} must have {len(a)} rows in {a.dtype} on {a.device} like {names[0]}, got {_in_words(rows)} on "
+                f"{name} must have {len(a)} rows in {a.dtype} on {a.device} like {names[0]}, got {in_words(rows)} on "
                 f"{rows.device}; pass one row for each sample"
             )
         if name.startswith("positives") and rows.shape != like.shape:
-            raise InputError(
-                f"{name} must have the shape {tuple(like.shape)} of the first views, got {_in_words(rows)}"
-            )
+            raise InputError(f"{name} must have the shape {tuple(like.shape)} of the first views, got {in_words(rows)}")
         if not torch.isfinite(rows).all():
             raise InputError(f"{name} holds NaN or infinite values; drop these samples")
     if (positives is None) != (positives_b is None):
@@ -363,7 +361,7 @@ def _require_functions(
 
 def _require_features(features: Tensor, *, n: int | None = None) -> None:
     if not isinstance(features, Tensor) or features.ndim != 2 or not features.is_floating_point():
-        raise InputError(f"features must be floating-point rows (n, m), got {_in_words(features)}")
+        raise InputError(f"features must be floating-point rows (n, m), got {in_words(features)}")
     if len(features) < 2 or (n is not None and len(features) != n):
         size = "at least 2" if n is None else str(n)
         raise InputError(f"features must have {size} rows, one for each sample, got {tuple(features.shape)}")
@@ -372,7 +370,3 @@ def _require_features(features: Tensor, *, n: int | None = None) -> None:
             f"features must be finite and not negative (paper C, Def. 1), got {float(features.min()):.3g} as the "
             "smallest; shift what they are made of"
         )
-
-
-def _in_words(given: object) -> str:
-    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

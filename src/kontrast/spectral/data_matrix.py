@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.data import Pairs
 from kontrast.errors import InputError, features_not_finite, require_whole
 from kontrast.spectral.pair_matrix import pair_matrix
@@ -86,14 +86,14 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
     least = 2 if contrastive else 1
     if not _are_rows(x) or len(x) < least or x.shape[1] == 0:
         raise InputError(
-            f"x must be floating-point rows (N, d) of at least {least} samples, got {_in_words(x)}; use "
+            f"x must be floating-point rows (N, d) of at least {least} samples, got {in_words(x)}; use "
             "torch.as_tensor(x).double(), with a row for each sample"
         )
     _require_function("view_mean", view_mean)
     rows = x.detach().double()
     means = x if view_mean is None else view_mean(x)
     if not _are_rows(means) or means.shape != rows.shape:
-        raise InputError(f"view_mean must keep the shape {tuple(x.shape)} of the samples, got {_in_words(means)}")
+        raise InputError(f"view_mean must keep the shape {tuple(x.shape)} of the samples, got {in_words(means)}")
     mean = means.detach().double()
     if contrastive:
         centred = rows - rows.mean(0)
@@ -119,10 +119,6 @@ def _are_rows(rows: Tensor) -> bool:
     return isinstance(rows, Tensor) and rows.ndim == 2 and rows.is_floating_point()
 
 
-def _in_words(given: Tensor) -> str:
-    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-
-
 def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Features:
     """The features of points of the pool, by their indices: looked up, or computed anew."""
 
@@ -131,7 +127,7 @@ def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Feat
         if not _are_rows(rows) or len(rows) != len(points):
             raise InputError(
                 f"features must give floating-point rows ({len(points)}, d) for {len(points)} points, got "
-                f"{_in_words(rows)}"
+                f"{in_words(rows)}"
             )
         return rows
 

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.errors import InputError, is_number
 from kontrast.losses import PairWeights, Uniform
 from kontrast.nets import Activation, Homogeneous, homogeneous_from
@@ -118,7 +118,7 @@ class GatedCovariance:
     def matrix(self, w: Tensor, *, gates: Tensor | None = None) -> Tensor:
         """A(w), (d, d), for one w (d,); `gates` (m,) replaces h(z)/z, say by fractions for samples on the edge."""
         if not isinstance(w, Tensor) or w.shape != (self.d,):
-            raise InputError(f"w must be one filter ({self.d},), got {_in_words(w)}")
+            raise InputError(f"w must be one filter ({self.d},), got {in_words(w)}")
         own, outputs = self._forward(w[None])
         values = own[:, 0] if gates is None else gates
         gated = values[:, None] * self.points
@@ -164,7 +164,7 @@ class GatedCovariance:
 
     def _require_weights(self, weights: Tensor) -> None:
         if not isinstance(weights, Tensor) or weights.ndim != 2 or weights.shape[1] != self.d:
-            raise InputError(f"weights must be filters as rows (k, {self.d}), got {_in_words(weights)}")
+            raise InputError(f"weights must be filters as rows (k, {self.d}), got {in_words(weights)}")
         if weights.dtype != self.points.dtype:
             raise InputError(f"weights must be {self.points.dtype} like the samples, got {weights.dtype}")
 
@@ -215,14 +215,14 @@ def _require_samples(x: Tensor, positives: Tensor | None) -> None:
     for name, rows in (("x", x), *([] if positives is None else [("positives", positives)])):
         if not _are_rows(rows):
             raise InputError(
-                f"{name} must be dense rows (n, d) of float32 or float64, got {_in_words(rows)}; flatten images with "
+                f"{name} must be dense rows (n, d) of float32 or float64, got {in_words(rows)}; flatten images with "
                 "x.flatten(1), convert arrays with torch.as_tensor(x)"
             )
         if not torch.isfinite(rows.norm()):
             raise InputError(f"{name} holds NaN, infinite or huge values; drop these samples, or scale all of them")
     if positives is not None and (positives.shape != x.shape or positives.dtype != x.dtype):
         raise InputError(
-            f"positives must be one view of each sample, {x.dtype} {tuple(x.shape)}, got {_in_words(positives)}"
+            f"positives must be one view of each sample, {x.dtype} {tuple(x.shape)}, got {in_words(positives)}"
         )
     if len(x) < 2 or not (x != x[0]).any():
         raise InputError(
@@ -234,7 +234,3 @@ def _are_rows(rows: object) -> bool:
     if not isinstance(rows, Tensor) or rows.layout != torch.strided or rows.dtype not in (torch.float32, torch.float64):
         return False
     return rows.ndim == 2 and 0 not in rows.shape
-
-
-def _in_words(given: object) -> str:
-    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

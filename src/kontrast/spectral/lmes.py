@@ -13,6 +13,9 @@ edge repels.
 Samples have no density: `margins` judge the energy of the samples themselves. A ridge on which w lies holds it there,
 and only directions along all of these are left to ask about; one close by that attracts does not help, and edges close
 by that repel count by their density. `smooth_margins` estimate the distribution's, all edges close by counted so.
+
+All of this holds α fixed, as the paper does. An α that depends on the filter (`importance_of="each"`) is held as it is
+at w, and its own motion can decide otherwise (claim C.cor2).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.dynamics import Ending, FilterRun, power_iteration
 from kontrast.errors import InputError, require_positive, require_whole
 from kontrast.linalg import fix_signs
@@ -113,8 +116,9 @@ class LMEs:
         """The pattern nearest to each row of a trained network's `filters` (K, d), say `net[0].weight`."""
         d = self.weights.shape[1]
         if not isinstance(filters, Tensor) or filters.ndim != 2 or filters.shape[1] != d:
-            given = tuple(filters.shape) if isinstance(filters, Tensor) else type(filters).__name__
-            raise InputError(f"filters must be rows (K, {d}) like the patterns, got {given}; pass layer.weight")
+            raise InputError(
+                f"filters must be rows (K, {d}) like the patterns, got {in_words(filters)}; pass layer.weight"
+            )
         if not len(self):
             raise InputError("there are no patterns to match filters with; raise n_starts or n_steps of find_lmes")
         rows = filters.detach().to(self.weights)
@@ -248,7 +252,7 @@ def _judged(
         smooth_margins=smooth_margins,
         residuals=residuals,
         edges=torch.tensor([int(limit.edge.sum()) for limit in limits], device=weights.device),
-        basins=torch.tensor([assignment.count(j) / len(assignment) for j in range(len(limits))]).to(weights),
+        basins=torch.tensor([assignment.count(j) for j in range(len(limits))]).to(weights) / len(assignment),
         assignment=torch.tensor(assignment, device=weights.device),
         run=run,
         symmetric=symmetric,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError, is_number, require_positive, require_whole
+from kontrast.errors import InputError, require_not_negative, require_positive, require_whole
 from kontrast.linalg import require_symmetric
 from kontrast.theory.bound import Assumption, Bound
 from kontrast.theory.paper_a import Form
@@ -56,7 +56,7 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
         raise InputError(f"form must be one of printed, corrected, sharp, got {form!r}")
     require_positive(radius=radius)
     d = require_whole("d", d)
-    _require_not_negative("density_at_plane", density_at_plane)
+    require_not_negative(density_at_plane=density_at_plane)
     log_constant = _log_volume(d) - math.log(math.pi)
     if form == "sharp":
         log_constant = _log_volume(d - 1) - math.log(d + 1)
@@ -133,8 +133,7 @@ def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curv
             f"matrix must be (d, d) for a weight (d,), or (n, d, d) for (n, d), with d of 2 or more, got"
             f" {tuple(matrix.shape)} and {tuple(weight.shape)}"
         )
-    _require_not_negative("lipschitz", lipschitz)
-    _require_not_negative("curvature", curvature)
+    require_not_negative(lipschitz=lipschitz, curvature=curvature)
     values, vectors = torch.linalg.eigh(matrix)
     return _irregularity(values, vectors, weight, lipschitz, curvature)
 
@@ -253,8 +252,8 @@ class Guarantee:
 
 def ball_radius(gamma: float, shortfall: float) -> float:
     r"""The radius $\sqrt{2(1 + γ)(1 - c_0)}/(1 - \sqrt γ)$ of B_γ, (122), for 1 − c_0 = `shortfall`."""
-    _require_not_negative("shortfall", shortfall)
-    _require_not_negative("gamma", gamma)
+    require_not_negative(shortfall=shortfall)
+    require_not_negative(gamma=gamma)
     if gamma >= 1:
         raise InputError(f"gamma must be below 1, got {gamma}; Theorem 3 says nothing else")
     return math.sqrt(2 * (1 + gamma) * shortfall) / (1 - math.sqrt(gamma))
@@ -531,8 +530,3 @@ def _require_floating(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise InputError(f"{name} must be a floating-point tensor, got {got}; use torch.as_tensor(…).double()")
-
-
-def _require_not_negative(name: str, value: Any) -> None:
-    if not is_number(value) or not value >= 0:  # so that NaN is refused too
-        raise InputError(f"{name} must be a number of 0 or more, got {value!r}")

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from kontrast.errors import InputError
+from kontrast.errors import InputError, require_not_negative
 from kontrast.theory.bound import Assumption, Bound, value_of
 from kontrast.theory.constants import Constants, assumptions_of
 
@@ -33,7 +33,7 @@ def lemma7(constants: Constants, radius: float, *, form: Form = "corrected") -> 
     """
     k, root = constants, math.sqrt(constants.width)
     _require_form(form, "printed", "corrected")
-    _require_not_negative(radius=radius)
+    require_not_negative(radius=radius)
     if form == "printed":
         alpha_1, alpha_2 = _alphas(k)
         value = (_times(alpha_1, radius) + alpha_2) / root
@@ -56,7 +56,7 @@ def lemma8(epsilon: float, gradient_norm: float, radius: float, *, smooth: bool 
     and with the almost-everywhere ε the bound fails (claims A.lem8). Say `smooth=False` there. A trivial bound on an
     entry of the change is 2c_0², as |K_ij| ≤ c_0² at both ends.
     """
-    _require_not_negative(epsilon=epsilon, gradient_norm=gradient_norm, radius=radius)
+    require_not_negative(epsilon=epsilon, gradient_norm=gradient_norm, radius=radius)
     kink = "" if smooth else ": the gradient jumps at kinks, where no Hessian norm bounds its change"
     return Bound(
         name="max |K(t) − K(0)|",
@@ -93,7 +93,7 @@ def lemma11(constants: Constants, max_w: float, max_v: float, *, form: Form = "c
         The bounds on |ΔV_ij| and on |ΔW_ij|.
     """
     _require_form(form, "printed", "corrected", "sharp")
-    _require_not_negative(max_w=max_w, max_v=max_v)
+    require_not_negative(max_w=max_w, max_v=max_v)
     k, root = constants, math.sqrt(constants.width)
     beta_1, beta_2, beta_3 = _betas(k, form)
     source, assumptions = _source("Lemma 11", form, "A.lem11"), (*_assumed(k, "1234"), _lipschitz(k), _network_2(k))
@@ -112,7 +112,7 @@ def lemma12(constants: Constants, step: int, *, form: Form = "corrected") -> Bou
     $c(t) - c(0) = (c(0) + β_3/β)\,[(1 + β/\sqrt M)^t - 1]$. Sharp takes Lemma 11's sharp β.
     """
     _require_form(form, "printed", "corrected", "sharp")
-    _require_not_negative(step=step)
+    require_not_negative(step=step)
     log_growth, found = _log_growth(constants, step, form)
     return _from_log(
         "max |θ(t) − θ(0)|",
@@ -138,7 +138,7 @@ def theorem13(constants: Constants, step: int, *, form: Form = "corrected") -> B
     steps, and a constant kernel for every α < ½ where the paper has α < ¼. For practical δ all forms are vacuous.
     """
     _require_form(form, "printed", "corrected", "sharp")
-    _require_not_negative(step=step)
+    require_not_negative(step=step)
     k = constants
     log_growth, found = _log_growth(k, step, form, exponential=form != "sharp")
     log_c = float(np.logaddexp(_log(k.max_weight), log_growth))  # of c(t)
@@ -184,7 +184,7 @@ def lemma16(constants: Constants, step: int, *, form: Form = "sharp") -> Bound:
     The trivial bound is 2Q, as a pair adds less than 1 to ‖C_V‖_F.
     """
     _require_form(form, "printed", "corrected", "sharp")
-    _require_not_negative(step=step)
+    require_not_negative(step=step)
     k = constants
     if form == "sharp":
         value = _squared_rate(k) * k.c_norm**2 * 4 * step / k.width
@@ -215,7 +215,7 @@ def lemma17(constants: Constants, step: int, gap: float, *, form: Form = "sharp"
     The trivial bound lets the frames be as far apart as they can, ‖W̃*O − W*‖₂ ≤ √2.
     """
     _require_form(form, "printed", "corrected", "sharp")
-    _require_not_negative(step=step)
+    require_not_negative(step=step)
     k, root = constants, math.sqrt(constants.width)
     rate = k.learning_rate * k.n_pairs * k.lipschitz**2 / k.delta
     if form == "sharp":
@@ -281,12 +281,6 @@ def proposition10(width: int, slope: float) -> Bound:
         assumptions=(Assumption("C", slope >= enough, f"C = {slope:.4g}, the proof needs {enough:.4g}"),),
         trivial=1.0,
     )
-
-
-def _require_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:  # so that NaN is refused too
-            raise InputError(f"{name} must be 0 or more, got {value}")
 
 
 def _require_form(form: str, *known: str) -> None:
