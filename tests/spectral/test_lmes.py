@@ -420,6 +420,26 @@ def test_what_lies_on_an_edge_that_repels_is_neither_certified_nor_stable(height
     assert not found.stable.any()
 
 
+def test_limits_close_together_are_the_one_of_largest_eigenvalue() -> None:
+    every = find_lmes(population(CATEGORICAL), starts=PATTERNS)
+    one = find_lmes(population(CATEGORICAL), starts=PATTERNS, distinct=3.0)
+    assert len(one) == 1
+    assert float(one.basins[0]) == 1
+    assert float(one.eigenvalues[0]) == float(every.eigenvalues.max()) > float(every.eigenvalues[0])
+
+
+def test_an_importance_of_each_filter_is_judged_as_it_is_there() -> None:
+    x = CATEGORICAL.sample(300, noise=0.1, generator=generator(11))
+    field = GatedCovariance(x, importance=Gaussian(temperature=2.0), importance_of="each")
+    found = find_lmes(field, starts=PATTERNS)
+    assert len(found) == 8
+    for w, margin, formula in zip(found.weights, found.margins, found.roughness_formula, strict=True):
+        held = find_lmes(field.frozen(w), starts=w[None])
+        torch.testing.assert_close(held.weights[0], w, rtol=0, atol=1e-8)
+        assert float(margin) == pytest.approx(float(held.margins[0]), rel=1e-6)
+        assert float(formula) == pytest.approx(float(held.roughness_formula[0]), rel=1e-6)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("importance", ["uniform", Gaussian(temperature=2.0)])
 def test_a_gpu_finds_the_same_patterns(importance: str | Gaussian) -> None:
