@@ -106,8 +106,8 @@ def streamed(n: int, answers: multiprocessing.Queue[tuple[float, float, float]])
     """A Gaussian α of n samples in blocks: seconds, megabytes beyond the samples, error at 2,000 of them."""
     x = images(n)
     rule = Gaussian(temperature=spread_of(x))
-    few, half = x[:2000].double(), 1000
-    whole = contrastive_covariance(few, importance=rule)
+    few = x[:2000].double()
+    whole = contrastive_covariance(few, importance=rule, memory=2**24)  # in blocks, like all of them
     squares = torch.cdist(few, few).square()
     alpha = torch.exp(-squares / (2 * rule.temperature)).fill_diagonal_(0)
     L = torch.diag(alpha.sum(1)) - alpha
@@ -115,7 +115,7 @@ def streamed(n: int, answers: multiprocessing.Queue[tuple[float, float, float]])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     watch = Stopwatch(CLOCKS["wall"], 1)
     begin = watch.clock()
-    C = contrastive_covariance(x, importance=rule, memory=half * 2**20)
+    C = contrastive_covariance(x, importance=rule, memory=1000 * 2**20)
     seconds = watch.clock() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert torch.isfinite(C).all()
@@ -214,12 +214,14 @@ def main() -> None:
     work, watch = OtherWork(), Stopwatch(CLOCKS["wall"], options.repeats)
     generator = torch.Generator().manual_seed(options.seed)
     results: list[Result] = []
-    if "covariance" in options.only:
-        results += covariance(watch, generator)
-    if "streaming" in options.only:
-        results += streaming()
-    if "patterns" in options.only:
-        results += patterns(watch, generator)
+    for part, measure in (
+        ("covariance", lambda: covariance(watch, generator)),
+        ("streaming", streaming),
+        ("patterns", lambda: patterns(watch, generator)),
+    ):
+        if part in options.only:
+            print(f"  {part} …", flush=True)
+            results += measure()
     print_table("one layer", ("", "way", "s", "error", "peak, MB", ""), [row(r) for r in results])
     asked = requirements(results)
     print_requirements(asked)
