@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,12 @@ def with_keyword(**forced: Any) -> Break:
 def scaled_rate(factor: float) -> Break:
     """Another learning rate than was asked for."""
     return lambda real: lambda *a, **k: real(*a, **{**k, "learning_rate": factor * k["learning_rate"]})
+
+
+def each_of(breaks: Sequence[tuple[str, Any, str, Break]]) -> pytest.MarkDecorator:
+    """One test for each (claim, where, name, broken), named after what it breaks."""
+    names = [f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(breaks)]
+    return pytest.mark.parametrize(("claim_id", "where", "name", "broken"), breaks, ids=names)
 
 
 def assert_noticed(

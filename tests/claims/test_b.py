@@ -13,7 +13,7 @@ from kontrast.claims import measure, select
 from kontrast.claims.b import downstream, flows, limits
 from kontrast.dynamics import FlowLaw, deep_linear, flow_laws
 from kontrast.linalg import qr_retraction
-from tests.claims.breaks import QUICK, Break, assert_noticed, scaled_rate, with_keyword
+from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, scaled_rate, with_keyword
 
 
 def another_law(**other: float) -> Break:
@@ -99,11 +99,7 @@ def test_one_seed_is_enough_to_tell_what_is_broken_from_what_is_not(claim_id: st
     assert measure(claim, dataclasses.replace(QUICK, n_seeds=1)).verdict is claim.recorded
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "where", "name", "broken"),
-    BROKEN,
-    ids=[f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(BROKEN)],
-)
+@each_of(BROKEN)
 def test_a_broken_implementation_changes_the_verdict(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:

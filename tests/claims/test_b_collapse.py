@@ -13,7 +13,7 @@ from kontrast.claims.b import collapse, constraints, frobenius, interaction, non
 from kontrast.kernels import infinite_nngp
 from kontrast.linalg import operator_ball
 from kontrast.losses import LossValue, alignment_loss
-from tests.claims.breaks import QUICK, Break, assert_noticed, times, with_keyword
+from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, times, with_keyword
 
 SEEDS = {"B.prop1": 1, "B.lem1": 6, "B.prop2": 2, "B.prop3": 1, "B.nc": 1}  # as few as give the recorded verdict
 
@@ -95,11 +95,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "where", "name", "broken"),
-    BROKEN,
-    ids=[f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(BROKEN)],
-)
+@each_of(BROKEN)
 def test_a_broken_implementation_changes_the_verdict(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:

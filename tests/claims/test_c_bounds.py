@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kontrast.claims.c import bounds
 from kontrast.theory import one_layer
-from tests.claims.breaks import Break, assert_noticed, times, with_keyword
+from tests.claims.breaks import Break, assert_noticed, each_of, times, with_keyword
 
 
 @pytest.mark.parametrize("d", [2, 3, 8])
@@ -113,11 +113,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "where", "name", "broken"),
-    BROKEN,
-    ids=[f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(BROKEN)],
-)
+@each_of(BROKEN)
 def test_a_broken_implementation_changes_the_verdict(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:

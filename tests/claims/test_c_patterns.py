@@ -15,7 +15,7 @@ from kontrast.claims.c import patterns, stability
 from kontrast.dynamics import one_layer
 from kontrast.nets import Homogeneous
 from kontrast.spectral import BatchNormalised, GatedCovariance, MixtureCovariance
-from tests.claims.breaks import QUICK, Break, assert_noticed, times
+from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, times
 
 
 def without_tolerance(real: Any) -> Any:
@@ -52,11 +52,7 @@ def test_one_seed_is_enough_to_tell_what_is_broken_from_what_is_not(claim_id: st
     assert found.verdict is claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "where", "name", "broken"),
-    BROKEN,
-    ids=[f"{claim_id}-{name}-{k}" for k, (claim_id, _, name, _) in enumerate(BROKEN)],
-)
+@each_of(BROKEN)
 def test_a_broken_implementation_changes_the_verdict(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
