@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from kontrast._types import Tensor
+from kontrast._types import Tensor, in_words
 from kontrast.data import Pairs
+from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, LossValue
 
 Objective = Callable[[Tensor], Tensor]
@@ -54,3 +55,75 @@ def trace_problem(eigenvalues: Tensor, basis: Tensor) -> Problem:
         return torch.sum(eigenvalues[:, None] * q.square())
 
     return Problem(inputs=basis.mT.contiguous(), objective=loss, size=len(eigenvalues))
+
+
+def regression_problem(x: Tensor, targets: Tensor) -> Problem:
+    """½‖f(x) − targets‖², a sum over samples and outputs (paper D, assumption 5); targets are (n, z) as f(x) is."""
+    n_rows = _n_rows(x)
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.ndim != 2:
+        raise InputError(
+            f"targets must be a tensor of floats of shape (n, z), got {in_words(targets)}; "
+            f"for one output use targets[:, None], for class numbers classification_problem"
+        )
+    if len(targets) != n_rows or targets.shape[1] == 0:
+        raise InputError(f"targets must be ({n_rows}, z), one row for each row of x, got {tuple(targets.shape)}")
+    if targets.device != x.device or (x.is_floating_point() and targets.dtype != x.dtype):
+        raise InputError(
+            f"targets are {targets.dtype} on {targets.device} but x is {x.dtype} on {x.device}; use targets.to(x)"
+        )
+    if not bool(torch.isfinite(targets).all()):
+        raise InputError("targets hold NaN or infinite values; leave those rows out")
+    return _regression(x.detach(), targets.detach())
+
+
+def classification_problem(x: Tensor, labels: Tensor) -> Problem:
+    """The cross-entropy of the softmax of f(x), a sum over samples; labels are class numbers from 0, of shape (n,)."""
+    n_rows = _n_rows(x)
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.is_complex()
+        or labels.dtype == torch.bool
+    ):
+        raise InputError(
+            f"labels must be a tensor of whole class numbers, got {in_words(labels)}; "
+            f"use labels.long(), or regression_problem for numbers"
+        )
+    if labels.shape != (n_rows,):
+        raise InputError(
+            f"labels must be ({n_rows},), one class number for each row of x, got {tuple(labels.shape)}; "
+            f"of one-hot rows take labels.argmax(1)"
+        )
+    if labels.device != x.device or int(labels.min()) < 0:
+        raise InputError(f"labels must be 0 or more and on {x.device}, got {int(labels.min())} on {labels.device}")
+    return _classification(x.detach(), labels.long())
+
+
+def _n_rows(x: Tensor) -> int:
+    if not isinstance(x, Tensor) or x.ndim == 0 or x.numel() == 0:
+        raise InputError(f"x must be a tensor with at least one row, got {in_words(x)}; use torch.as_tensor(x)")
+    return len(x)
+
+
+def _regression(x: Tensor, targets: Tensor) -> Problem:
+    def loss(outputs: Tensor) -> Tensor:
+        if outputs.shape != targets.shape:  # (n,) and (n, 1) would broadcast to (n, n)
+            raise InputError(
+                f"the outputs are {tuple(outputs.shape)} but the targets {tuple(targets.shape)}; they must be alike"
+            )
+        return (outputs - targets).square().sum() / 2
+
+    return Problem(x, loss, size=len(x), subset=lambda rows: _regression(x[rows], targets[rows]))
+
+
+def _classification(x: Tensor, labels: Tensor) -> Problem:
+    shape = (len(labels), int(labels.max()) + 1)
+
+    def loss(outputs: Tensor) -> Tensor:
+        if outputs.ndim != 2 or len(outputs) != shape[0] or outputs.shape[1] < shape[1]:
+            raise InputError(
+                f"the outputs must be ({shape[0]}, k) with k of {shape[1]} or more classes, got {tuple(outputs.shape)}"
+            )
+        return torch.nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+    return Problem(x, loss, size=len(x), subset=lambda rows: _classification(x[rows], labels[rows]))

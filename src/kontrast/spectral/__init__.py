@@ -24,19 +24,40 @@ from kontrast.spectral.contrastive_pca import (
     train_pca_network,
 )
 from kontrast.spectral.data_matrix import data_matrix, expected_data_matrix, pair_weights
+from kontrast.spectral.domains import (
+    Parities,
+    circle,
+    circle_spectrum,
+    hypercube,
+    hypercube_spectrum,
+    parities,
+    sphere_spectrum,
+    zonal_polynomials,
+)
+from kontrast.spectral.eigenlearning import Prediction, Spectrum, kappa, predict_learning
 from kontrast.spectral.gated import BatchNormalised, GatedCovariance
-from kontrast.spectral.kernel_pca import (
+from kontrast.spectral.kernel_functions import (
     CosineKernel,
+    FeatureKernel,
     GaussianKernel,
     Kernel,
-    KernelFeatures,
     NetworkKernel,
-    kernel_contrastive_pca,
-    nystrom_features,
+    TangentKernel,
+)
+from kontrast.spectral.kernel_pca import KernelFeatures, kernel_contrastive_pca, nystrom_features
+from kontrast.spectral.learnability import (
+    Eigensystem,
+    MeasuredLearning,
+    eigensystem,
+    learnability,
+    measure_learning,
+    transfer_derivative,
+    transfer_matrix,
 )
 from kontrast.spectral.lmes import FilterMatch, LMEs, find_lmes
 from kontrast.spectral.moments import PairMoments, ViewMoments
 from kontrast.spectral.pair_matrix import pair_matrix
+from kontrast.spectral.pointwise import PointPrediction, predict_at_points
 from kontrast.spectral.population import MixtureCovariance
 from kontrast.spectral.whitened import (
     WhitenedSolution,
@@ -53,6 +74,8 @@ __all__ = [
     "ConstrainedOptimum",
     "Constraint",
     "CosineKernel",
+    "Eigensystem",
+    "FeatureKernel",
     "FilterMatch",
     "GatedCovariance",
     "GaussianFeatures",
@@ -60,15 +83,23 @@ __all__ = [
     "Kernel",
     "KernelFeatures",
     "LMEs",
+    "MeasuredLearning",
     "MixtureCovariance",
     "NetworkKernel",
     "PCASolution",
     "PairLaplacian",
     "PairMoments",
+    "Parities",
+    "PointPrediction",
+    "Prediction",
+    "Spectrum",
+    "TangentKernel",
     "ViewMoments",
     "WhitenedSolution",
     "adjusted_covariance",
     "alternating_pca",
+    "circle",
+    "circle_spectrum",
     "constrained_descent",
     "constrained_optimum",
     "contrastive_covariance",
@@ -77,25 +108,38 @@ __all__ = [
     "contrastive_pca",
     "data_matrix",
     "effective_rank",
+    "eigensystem",
     "expected_data_matrix",
     "find_lmes",
     "gaussian_features",
     "hidden_features",
+    "hypercube",
+    "hypercube_spectrum",
+    "kappa",
     "kernel_collapse",
     "kernel_contrastive_pca",
+    "learnability",
     "linear_collapse",
+    "measure_learning",
     "nystrom_features",
     "orthonormal_start",
     "pair_features",
     "pair_laplacian",
     "pair_matrix",
     "pair_weights",
+    "parities",
     "pca_network",
+    "predict_at_points",
+    "predict_learning",
     "relative_spread",
     "require_components",
     "require_positive_values",
     "require_ridge",
     "row_difference",
     "spectral_contrastive",
+    "sphere_spectrum",
     "train_pca_network",
+    "transfer_derivative",
+    "transfer_matrix",
+    "zonal_polynomials",
 ]

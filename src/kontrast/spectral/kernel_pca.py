@@ -9,15 +9,13 @@ its norms for the cosine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from kontrast._types import Tensor
 from kontrast.errors import InputError
-from kontrast.kernels import InfiniteNetwork
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
+from kontrast.spectral.kernel_functions import Kernel
 from kontrast.spectral.whitened import require_positive_values
 
 WHOLE_BELOW = 1000  # points up to which the kernel is decomposed whole
@@ -25,73 +23,6 @@ WHOLE_BELOW = 1000  # points up to which the kernel is decomposed whole
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 MAX_STEPS = 60  # blocks; real data need 6 to 10
 TILE = {"cpu": 2**24, "cuda": 2**30}  # entries of k(x, points) held at a time
-
-
-class Kernel(Protocol):
-    """k(x, y) of samples."""
-
-    def __call__(self, x: Tensor, y: Tensor | None = None, /) -> Tensor:
-        """(n, m); of x with itself without y."""
-        ...
-
-    def diagonal(self, x: Tensor, /) -> Tensor:
-        """k(x_i, x_i), (n,)."""
-        ...
-
-
-@dataclass(frozen=True)
-class NetworkKernel:
-    r"""$\mathbb{E}[\varphi(x)\cdot\varphi(y)]/M$ of the last hidden layer of an infinitely wide network."""
-
-    network: InfiniteNetwork
-
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """The NNGP kernel."""
-        return self.network.nngp(x.flatten(1), None if y is None else y.flatten(1))
-
-    def diagonal(self, x: Tensor) -> Tensor:
-        """Its diagonal."""
-        return self.network.nngp_diagonal(x.flatten(1))
-
-
-@dataclass(frozen=True)
-class GaussianKernel:
-    r"""$e^{-\|x-y\|^2/2\ell^2}$, the limit of random Fourier features."""
-
-    length_scale: float
-
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """(n, m), from differences where distances are small."""
-        x = x.flatten(1)
-        distances = torch.cdist(x, x if y is None else y.flatten(1))
-        if y is None:
-            distances.fill_diagonal_(0.0)
-        return distances.div_(self.length_scale).square_().mul_(-0.5).exp_()
-
-    def diagonal(self, x: Tensor) -> Tensor:
-        """Ones."""
-        return x.new_ones(len(x))
-
-
-@dataclass(frozen=True)
-class CosineKernel:
-    r"""$k(x, y) / ((\sqrt{k(x,x)} + \delta)(\sqrt{k(y,y)} + \delta))$: features divided by their norms plus δ."""
-
-    kernel: Kernel
-    delta: float
-
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """(n, m)."""
-        scale = self._scale(x)
-        K = self.kernel(x) if y is None else self.kernel(x, y)
-        return K.mul_(scale[:, None]).mul_(scale if y is None else self._scale(y))
-
-    def diagonal(self, x: Tensor) -> Tensor:
-        """Just below 1; 0 for a sample without features."""
-        return self.kernel.diagonal(x) * self._scale(x).square()
-
-    def _scale(self, x: Tensor) -> Tensor:
-        return (self.kernel.diagonal(x).sqrt() + self.delta).reciprocal()
 
 
 class KernelFeatures:
