@@ -21,7 +21,7 @@ from kontrast.dynamics.learning_rates import flat_kernel
 from kontrast.dynamics.mse import MSETraining, Training, mse_training, require_method, require_targets
 from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.times import increasing_times
-from kontrast.dynamics.trajectory import Recorder, Status, Trajectory, distance_from
+from kontrast.dynamics.trajectory import Recorder, Status, Tape, Trajectory, distance_from
 from kontrast.errors import InputError, require_positive
 from kontrast.kernels import NTKOperator, empirical_ntk
 from kontrast.nets import Linearized, Parameters
@@ -177,6 +177,7 @@ def linearisation_gap(
         new_inputs: further inputs at which to compare the two.
     """
     require_positive(learning_rate=learning_rate)
+    Tape(n_steps, record_at)  # refuses impossible steps before the kernel is computed
     carried = _carried(module, problem, new_inputs)
     model, trained = carried.model, _trained(module)
     recorders: dict[str, Recorder] = {

@@ -30,7 +30,8 @@ class MSETraining:
     r"""A kernel's training on targets, at any time; made by `mse_training`, which checks and explains the arguments.
 
     `time` is any number from 0 on: the flow's time, or the number of steps of descent, and `math.inf` for the limit.
-    There modes with eigenvalues of at most `tolerance` are taken as never learned: the pseudo-inverse of Θ.
+    There modes with eigenvalues of at most `tolerance`, which may be rounding of zero, count as never learned: the
+    pseudo-inverse of Θ.
     """
 
     matrix: Tensor  # Θ as (N, N) in float64: N = n for a kernel (n, n), N = n·z for (n, n, z, z)
@@ -290,7 +291,10 @@ def require_targets(targets: Tensor, outputs: Tensor) -> None:
 
 def _checked_time(time: float, learning_rate: float, method: Training) -> float:
     require_not_negative(time=time)
-    value = float(time) if time < 1e300 else math.inf
+    try:
+        value = float(time)
+    except OverflowError:  # of a whole number beyond 1e308
+        value = math.inf
     if method == "descent" and value != math.inf and not value.is_integer():
         raise InputError(f"time counts steps of descent: a whole number or math.inf, got {time}")
     return math.inf if math.isinf(learning_rate * value) else value
