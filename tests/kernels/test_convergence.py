@@ -13,7 +13,7 @@ from kontrast.linalg import fit_power_law
 from kontrast.nets import MLP
 from tests.cases import generator, randn
 
-WIDTHS = [64, 128, 256, 512]
+WIDTHS = [32, 64, 128, 256]
 SEEDS = 96
 CLOSED = ["relu", "leaky_relu:0.3", "erf", "linear", "sine", "cosine", "gaussian"]
 

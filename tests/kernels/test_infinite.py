@@ -265,8 +265,7 @@ def test_any_callable_and_torch_functions_agree_with_the_closed_forms() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler (g++)")
 def test_compiled_equals_eager() -> None:
     x = randn(30, 7, dtype=torch.float32)
-    for depth in (1, 3):
-        torch.testing.assert_close(infinite_ntk(x, depth=depth, compile=True), infinite_ntk(x, depth=depth))
+    torch.testing.assert_close(infinite_ntk(x, depth=2, compile=True), infinite_ntk(x, depth=2))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from kontrast import linalg
 from kontrast.errors import ConvergenceError, InputError
-from tests.cases import DTYPES, randn
+from tests.cases import DTYPES, generator, randn
+from tests.reference import regression as reference
 
 
 def gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
@@ -67,6 +68,130 @@ def test_a_memory_map_is_solved(tmp_path: Path) -> None:
     np.save(tmp_path / "kernel.npy", K.numpy())
     mapped = linalg.ridge_solve(np.load(tmp_path / "kernel.npy", mmap_mode="r"), y, ridge=0.5)
     torch.testing.assert_close(mapped.weights, linalg.ridge_solve(K, y, ridge=0.5).weights, rtol=1e-8, atol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ preconditioners, rounding
+
+
+def ill_conditioned(n: int = 300, *, dtype: torch.dtype = torch.float64, decay: float = 2.0) -> Tensor:
+    """Eigenvalues i^-decay, in a random basis."""
+    U = torch.linalg.qr(randn(n, n, seed=9)).Q
+    K = (U * torch.arange(1, n + 1).double() ** -decay) @ U.mT
+    return ((K + K.mT) / 2).to(dtype)
+
+
+@given(seed=integers(0, 2**16), n=integers(1, 25), ridge=floats(1e-3, 10), rank=integers(1, 30))
+def test_a_preconditioner_changes_the_steps_and_not_the_solution(seed: int, n: int, ridge: float, rank: int) -> None:
+    x = randn(n, 3, seed=seed)
+    K, y = gaussian_kernel(x, x), randn(n, 2, seed=seed + 1)
+    P = linalg.nystrom_preconditioner(K, ridge=ridge, rank=rank, generator=generator(seed))
+    solution = linalg.ridge_solve(K, y, ridge=ridge, method="cg", preconditioner=P)
+    torch.testing.assert_close(solution.weights, linalg.ridge_solve(K, y, ridge=ridge).weights, rtol=1e-6, atol=1e-7)
+    assert solution.residuals.max() <= 1e-10
+    assert solution.n_steps > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_preconditioned_steps_are_few(dtype: torch.dtype) -> None:
+    K, y = ill_conditioned(dtype=dtype), randn(300, 2)
+    for kernel in (K, lambda block: K @ block, K.numpy()):
+        plain, better = (
+            linalg.ridge_solve(
+                kernel, y, ridge=1e-4, method="cg", preconditioner=P, tolerance=1e-3, dtype=dtype
+            ).n_steps
+            for P in (
+                None,
+                linalg.nystrom_preconditioner(kernel, ridge=1e-4, rank=100, n=300, dtype=dtype)
+                if callable(kernel)
+                else linalg.nystrom_preconditioner(kernel, ridge=1e-4, rank=100),
+            )
+        )
+        assert 3 * better < plain
+
+
+def test_a_preconditioner_of_full_rank_is_the_inverse() -> None:
+    x = randn(20, 3)
+    K, ridge = gaussian_kernel(x, x), 0.1
+    P = linalg.nystrom_preconditioner(K, ridge=ridge, rank=99)
+    inverse = torch.linalg.inv(K + ridge * torch.eye(20, dtype=K.dtype))
+    torch.testing.assert_close(
+        P(torch.eye(20, dtype=K.dtype)), (P.floor + ridge) * inverse, rtol=0, atol=1e-10 * float(inverse.max())
+    )
+    torch.testing.assert_close(P.values, torch.linalg.eigvalsh(K).flip(0), rtol=0, atol=1e-10)
+
+
+def test_a_preconditioner_of_a_kernel_of_low_rank_keeps_that_rank() -> None:
+    phi = randn(40, 5)
+    P = linalg.nystrom_preconditioner(phi @ phi.mT, ridge=0.1, rank=20)
+    assert len(P.values) == 5
+    solution = linalg.ridge_solve(phi @ phi.mT, randn(40), ridge=0.1, method="cg", preconditioner=P)
+    assert solution.n_steps <= 3
+
+
+@pytest.mark.parametrize("form", ["tensor", "array"])
+def test_float32_reaches_a_residual_that_its_recursion_only_claims(form: str) -> None:
+    """One start ends 1e-5 away from the truth, which only a residual in float64 sees and only new starts mend."""
+    K, y = ill_conditioned(dtype=torch.float32, decay=2.5), randn(300, 2)
+    kernel = K if form == "tensor" else K.numpy()
+    P = linalg.nystrom_preconditioner(kernel, ridge=1e-6, rank=100)
+    solution = linalg.ridge_solve(kernel, y, ridge=1e-6, method="cg", preconditioner=P, tolerance=1e-7)
+    error = (K.double() @ solution.weights + 1e-6 * solution.weights - y).norm(dim=0) / y.norm(dim=0)
+    assert error.max() <= 1e-7
+    torch.testing.assert_close(solution.residuals, error, rtol=1e-3, atol=0)
+    exact = torch.linalg.solve(K.double() + 1e-6 * torch.eye(300, dtype=torch.float64), y)
+    assert float((solution.weights - exact).norm() / exact.norm()) < 1e-4
+    with pytest.raises(ConvergenceError, match=r"rounding allows no less: give targets in float64, raise ridge"):
+        linalg.ridge_solve(kernel, y.float(), ridge=1e-6, method="cg", preconditioner=P, tolerance=1e-7)
+    with pytest.raises(ConvergenceError, match=r"rounding allows no less: give a kernel in float64"):
+        linalg.ridge_solve(lambda v: K @ v, y, ridge=1e-6, preconditioner=P, tolerance=1e-7, dtype=torch.float32)
+
+
+def test_float64_targets_of_a_float32_kernel_have_float64_weights() -> None:
+    x = randn(30, 3, dtype=torch.float32)
+    K, y = x @ x.mT, randn(30, seed=1)
+    K = (K + K.mT) / 2
+    expected = torch.linalg.solve(K.double() + 0.1 * torch.eye(30, dtype=torch.float64), y)
+    for method, tolerance in (("cholesky", 1e-11), ("cg", 1e-3)):
+        weights = linalg.ridge_solve(K, y, ridge=0.1, method=method).weights
+        torch.testing.assert_close(weights, expected, rtol=0, atol=tolerance)
+
+
+# --------------------------------------------------------------------------------------------------- leave one out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(seed=integers(0, 2**10), n=integers(1, 12), ridge=floats(1e-2, 3), c=sampled_from([0, 2]))
+def test_errors_at_points_left_out_are_those_of_retraining(
+    dtype: torch.dtype, seed: int, n: int, ridge: float, c: int
+) -> None:
+    x = randn(n, 3, seed=seed, dtype=dtype)
+    K, y = gaussian_kernel(x, x), randn(n, c, seed=seed + 1) if c else randn(n, seed=seed + 1)
+    expected = reference.retrained_without(K, y, ridge)
+    loose = 1e-8 if dtype == torch.float64 else 3e-4
+    for kernel, method in ((K, "auto"), (K, "cg"), (lambda v: K @ v, "auto")):
+        ours = linalg.leave_one_out(kernel, y.to(dtype), ridge=ridge, method=method, n_points=n, dtype=dtype)
+        torch.testing.assert_close(ours.residuals.double(), expected, rtol=loose, atol=loose)
+        torch.testing.assert_close(ours.mean_square.double(), expected.square().mean(0), rtol=4 * loose, atol=loose)
+        assert not ours.standard_error.any()
+
+
+def test_the_variance_from_conjugate_gradients_is_never_too_small() -> None:
+    K, cross = ill_conditioned(), randn(5, 300)
+    exact = linalg.RidgeSystem(K, ridge=1e-3).reduction(cross)
+    for tolerance in (0.3, 0.03, 1e-3):
+        found = linalg.RidgeSystem(K, ridge=1e-3, method="cg", tolerance=tolerance).reduction(cross)
+        short = (exact - found) / exact
+        assert (short >= -1e-12).all()
+        # the error squared: r^T G^-1 r, not b^T G^-1 r
+        assert float(short.max()) < 1e3 * tolerance**2 * float(cross.norm(dim=1).square().max()) / float(exact.min())
+
+
+def test_drift_in_float32_does_not_show_in_the_variance() -> None:
+    """By b·x alone, which is right for exact conjugate gradients, it would be off by 1e-7."""
+    K, cross = ill_conditioned(dtype=torch.float32, decay=2.5), randn(5, 300)
+    P = linalg.nystrom_preconditioner(K, ridge=1e-6, rank=60)
+    found = linalg.RidgeSystem(K, ridge=1e-6, method="cg", preconditioner=P, tolerance=1e-5).reduction(cross)
+    torch.testing.assert_close(found, linalg.RidgeSystem(K.double(), ridge=1e-6).reduction(cross), rtol=1e-9, atol=0)
 
 
 # ---------------------------------------------------------------------------------------------- Gaussian processes
@@ -133,6 +258,30 @@ def test_a_singular_kernel_is_refused_with_a_ridge_of_the_size_of_rounding() -> 
     linalg.gp_posterior(K, K, K.diagonal(), K[0], noise=named)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("method", ["cholesky", "cg"])
+def test_the_first_rows_that_coincide_are_named(dtype: torch.dtype, method: str) -> None:
+    x = randn(30, 40, dtype=dtype)
+    x[[7, 20]] = x[3].clone()
+    x[25] = x[11]
+    with pytest.raises(
+        InputError, match=r"ridge=0: rows 3 and 7 of K coincide.*; leave one out or pass ridge="
+    ) as error:
+        linalg.ridge_solve(x @ x.mT, randn(30, dtype=dtype), ridge=0.0, method=method)
+    named = float(re.search(r"pass ridge=(\S+) or more", str(error.value)).group(1))
+    assert named < 0.01
+    linalg.ridge_solve(x @ x.mT, randn(30, dtype=dtype), ridge=named)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(seed=integers(0, 2**10), n=integers(3, 40))
+def test_every_singular_kernel_is_refused(dtype: torch.dtype, seed: int, n: int) -> None:
+    """Cholesky alone goes through half of them, whose smallest eigenvalue rounds to above zero."""
+    phi = randn(n, n - 1, seed=seed, dtype=dtype)
+    with pytest.raises(InputError, match=r"the smallest eigenvalue of K is about \S+ and the largest"):
+        linalg.ridge_solve(phi @ phi.mT, phi[:, 0], ridge=0.0)
+
+
 def test_conjugate_gradients_meet_an_indefinite_kernel() -> None:
     K = torch.diag(torch.linspace(-1, 1, 100, dtype=torch.float64))
     with pytest.raises(InputError, match=r"not positive definite.*smallest eigenvalue of K is about -1 "):
@@ -165,6 +314,31 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
         (lambda: linalg.gp_posterior(K, K[:2], K[:2, :2], Y, noise=1), r"k_test must be \(2,\).*gp_covariance"),
         (lambda: linalg.gp_posterior(K, 9 * K, K.diagonal(), Y, noise=1), r"do not belong to one kernel"),
         (lambda: linalg.gp_posterior(K, K, K.diagonal(), Y, noise=-1), r"noise must be a finite number"),
+        (
+            lambda: linalg.gp_posterior(K.float(), K.float(), Y, Y, noise=1),
+            r"targets are torch.float64 on cpu and the k",
+        ),
+        (lambda: linalg.ridge_solve(K, Y.numpy(), ridge=1), r"targets must be a tensor, got ndarray"),
+        (lambda: linalg.ridge_solve(K, torch.arange(4), ridge=1), r"of class labels pass one column a class"),
+        (lambda: linalg.ridge_solve(K, Y, ridge=1, method="lu"), r"method must be one of auto, cholesky, cg, got 'lu'"),
+        (lambda: linalg.ridge_solve(K, Y, ridge=1, tolerance=2), r"tolerance must be a number between 0 and 1, got 2"),
+        (lambda: linalg.ridge_solve(K, Y, ridge=1, max_steps=0), r"max_steps must be a whole number of at least 1"),
+        (lambda: linalg.ridge_solve(K, Y, ridge=1, preconditioner=K), r"preconditioner must be a function"),
+        (
+            lambda: linalg.ridge_solve(K, Y, ridge=1, method="cg", preconditioner=lambda r: -r),
+            r"preconditioner must be positive definite",
+        ),
+        (
+            lambda: linalg.ridge_solve(K, Y, ridge=1, method="cg", preconditioner=lambda r: r[:2]),
+            r"preconditioner must map \(4, 1\) to finite numbers alike, got torch.float64 \(2, 1\)",
+        ),
+        (lambda: linalg.ridge_solve(K.numpy(), Y, ridge=1, method="cholesky"), r"K must be a torch matrix here"),
+        (lambda: linalg.nystrom_preconditioner(K, ridge=-1), r"ridge must be a number of 0 or more, got -1"),
+        (lambda: linalg.nystrom_preconditioner(K, ridge=1, rank=0), r"rank must be a whole number of at least 1"),
+        (lambda: linalg.nystrom_preconditioner(-K, ridge=1), r"K is zero or negative definite"),
+        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=9), r"n_points=9 is more than the 4 training points"),
+        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=2), r"2 of 4 points are drawn at random: pass generator"),
+        (lambda: linalg.RidgeSystem(K, ridge=1).reduction(K[:, :2]), r"K_cross must be \(m, 4\)"),
         (lambda: linalg.gp_covariance(K, K[:2], K, noise=1), r"K_test must be \(2, 2\), got \(4, 4\)"),
         (lambda: linalg.gp_covariance(K, 9 * K, K, noise=1), r"do not belong to one kernel"),
         (lambda: linalg.log_marginal_likelihood(K.numpy(), Y, noise=1), r"K must be a torch matrix here"),

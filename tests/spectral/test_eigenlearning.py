@@ -26,7 +26,7 @@ def decaying(seed: int, size: int = 40, *, fall: float = 2.0) -> torch.Tensor:
 @given(seed=seeds, n=integers(1, 39), ridge=floats(0, 3), fall=floats(0, 12), scale=floats(-120, 120))
 def test_kappa_solves_its_equation_at_any_scale(seed: int, n: int, ridge: float, fall: float, scale: float) -> None:
     values = decaying(seed, fall=fall)
-    found = kappa(Spectrum(values * 10**scale), n, ridge=ridge * 10**scale) / 10**scale
+    found = kappa(Spectrum(values * 10**scale, size=math.inf), n, ridge=ridge * 10**scale) / 10**scale
     assert found == pytest.approx(reference.kappa(values.tolist(), n, ridge), rel=1e-9)
     left = float((values / (values + found)).sum()) + ridge / found
     assert left == pytest.approx(n, rel=1e-10)
@@ -49,7 +49,7 @@ def test_levels_are_modes_written_together(seed: int, n: int, ridge: float) -> N
 
 @given(seed=seeds, n=integers(1, 39), replacement=booleans())
 def test_without_a_ridge_learnabilities_sum_to_n(seed: int, n: int, replacement: bool) -> None:
-    spectrum = Spectrum(decaying(seed))
+    spectrum = Spectrum(decaying(seed), size=math.inf if replacement else None)
     found = predict_learning(spectrum, torch.ones(40), n, replacement=replacement)
     assert float(found.learnabilities.sum()) == pytest.approx(n, rel=1e-10)
     more = predict_learning(spectrum, torch.ones(40), n + 1, replacement=replacement)
@@ -121,9 +121,27 @@ def test_small_sample_of_a_large_domain_needs_no_replacement(seed: int, n: int) 
     spectrum = Spectrum(values / copies, torch.full((8,), copies))
     powers = torch.rand(8, generator=generator(seed)).double()
     once, again = (predict_learning(spectrum, powers, n, ridge=0.2, replacement=r) for r in (False, True))
-    for name in ("test_error", "train_error"):
+    for name in ("test_error", "unseen_error", "train_error"):
         assert float(getattr(once, name)) == pytest.approx(float(getattr(again, name)), rel=1e-3), name
-    assert math.isnan(float(again.unseen_error))
+
+
+@given(seed=seeds, n=integers(1, 100), ridge=floats(0, 2))
+def test_points_that_come_again_count_for_less(seed: int, n: int, ridge: float) -> None:
+    """Without a ridge only distinct points count; and the domain is seen and unseen together."""
+    values, powers = decaying(seed, fall=1.0), torch.rand(40, generator=generator(seed)).double()
+    found = predict_learning(Spectrum(values), powers, n, ridge=ridge)
+    missing = (1 - 1 / 40) ** n
+    if ridge == 0:
+        assert float(found.learnabilities.sum()) == pytest.approx(40 * (1 - missing), rel=1e-3)
+        assert float(found.train_error) < 1e-6 * float(found.test_error)
+    assert float(found.test_error) >= missing * float(found.unseen_error) * (1 - 1e-9)
+
+
+def test_one_point_drawn_again_and_again_is_ridge_regression() -> None:
+    found = predict_learning(Spectrum(torch.tensor([2.0])), torch.tensor([3.0]), 5, ridge=0.4)
+    assert float(found.learnability) == pytest.approx(10 / 10.4)
+    assert float(found.test_error) == pytest.approx(3 * (0.4 / 10.4) ** 2)
+    assert float(found.train_error) == pytest.approx(3 * (0.4 / 10.4) ** 2)
 
 
 def test_remainder_acts_as_a_ridge() -> None:
@@ -185,7 +203,7 @@ BAD_CALLS = {
     "half a sample": ({"n_samples": 1.5}, "whole number"),
     "negative ridge": ({"ridge": -1.0}, "ridge"),
     "negative noise": ({"noise": -1.0}, "noise"),
-    "noise on points": ({"noise": 1.0, "replacement": False}, "part of the target"),
+    "noise on points": ({"noise": 1.0}, "part of the target"),
     "wrong powers": ({"powers": torch.ones(4)}, "each of the 3 levels"),
     "negative powers": ({"powers": -torch.ones(3)}, "squares"),
     "no target": ({"powers": torch.zeros(3)}, "nothing to learn"),

@@ -13,6 +13,7 @@ from hypothesis.strategies import floats, integers
 from kontrast.errors import InputError
 from kontrast.spectral import (
     Eigensystem,
+    Spectrum,
     eigensystem,
     learnability,
     measure_learning,
@@ -153,18 +154,21 @@ def test_prediction_is_what_training_sets_show() -> None:
             assert error.tolist() == pytest.approx([1, 1], abs=0.06)
 
 
-def test_drawing_twice_does_not_shift_the_eigenvalues() -> None:
-    """A large ridge on few points: the two ways to draw are predicted apart, and measured apart."""
-    x = randn(60, 3, seed=2)
-    K = torch.exp(-torch.cdist(x, x) / 2)
-    system, f = eigensystem(K), torch.sign(x[:, 0])
-    errors = {}
-    for replacement in (True, False):
-        drawn = measure_learning(K, f, 50, n_draws=200, generator=generator(3), ridge=2.0, replacement=replacement)
-        expected = predict_learning(system.spectrum, system.powers(f), 50, ridge=2.0, replacement=replacement)
-        assert float(drawn.test_error.mean()) == pytest.approx(float(expected.test_error), rel=0.03)
-        errors[replacement] = float(drawn.test_error.mean())
-    assert errors[True] > 1.1 * errors[False]
+def test_predictions_where_points_are_drawn_again() -> None:
+    """From half the domain to twice as many draws as it has points."""
+    x = randn(200, 6, seed=1)
+    x = 2 * x / x.norm(dim=1, keepdim=True)
+    K = torch.exp(-torch.cdist(x, x) / 3)
+    system, f = eigensystem(K), torch.sin(2 * x[:, 0])
+    for n in (100, 200, 400):
+        drawn = measure_learning(K, f, n, n_draws=60, generator=generator(n), ridge=0.3, replacement=True)
+        expected = predict_learning(system.spectrum, system.powers(f), n, ridge=0.3)
+        as_if_new = predict_learning(Spectrum(system.eigenvalues, size=math.inf), system.powers(f), n, ridge=0.3)
+        assert float(drawn.learnability.mean()) == pytest.approx(float(expected.learnability), abs=0.01)
+        for name in ("test_error", "unseen_error", "train_error"):
+            measured = float(getattr(drawn, name).mean())
+            assert measured == pytest.approx(float(getattr(expected, name)), rel=0.05), name
+        assert float(drawn.test_error.mean()) > 1.05 * float(as_if_new.test_error)
 
 
 def test_learnability_of_functions() -> None:

@@ -1,5 +1,6 @@
 """Matrices, never networks: eigenpairs, kernel solves and measures, frames and subspaces, fits with intervals."""
 
+from kontrast.linalg.conjugate_gradients import NystromPreconditioner, Preconditioner, nystrom_preconditioner
 from kontrast.linalg.eigen import (
     Eigenpairs,
     ExtremeEigenvalues,
@@ -35,10 +36,13 @@ from kontrast.linalg.similarity import (
     participation_ratio,
 )
 from kontrast.linalg.solves import (
+    LeaveOneOut,
     Posterior,
     RidgeSolution,
+    RidgeSystem,
     gp_covariance,
     gp_posterior,
+    leave_one_out,
     log_marginal_likelihood,
     ridge_solve,
 )
@@ -49,12 +53,16 @@ __all__ = [
     "Eigenpairs",
     "ExtremeEigenvalues",
     "KernelDrift",
+    "LeaveOneOut",
     "LogLaw",
+    "NystromPreconditioner",
     "Operator",
     "OperatorLike",
     "Posterior",
     "PowerLaw",
+    "Preconditioner",
     "RidgeSolution",
+    "RidgeSystem",
     "SpectralNorm",
     "as_operator",
     "as_symmetric",
@@ -75,7 +83,9 @@ __all__ = [
     "kernel_alignment",
     "kernel_drift",
     "largest_eigenpairs",
+    "leave_one_out",
     "log_marginal_likelihood",
+    "nystrom_preconditioner",
     "operator_ball",
     "orthonormality_error",
     "participation_ratio",

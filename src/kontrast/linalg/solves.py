@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from kontrast._types import Tensor
-from kontrast.errors import ConvergenceError, InputError
+from kontrast._types import Tensor, in_words
+from kontrast.errors import ConvergenceError, InputError, is_number, require_whole
+from kontrast.linalg.conjugate_gradients import (
+    NotPositiveError,
+    Preconditioner,
+    conjugate_gradients,
+    product_in_double,
+)
 from kontrast.linalg.eigen import extreme_eigenvalues
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+METHODS = ("auto", "cholesky", "cg")
+POINTS = 100  # whose errors conjugate gradients find when told no number
+BLOCK = 256  # right-hand sides of conjugate gradients at a time
+STRIP = 2**22  # pairs of rows that are compared at a time
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeSolution:
     """α with (K + ridge I) α = targets, and ‖(K + ridge I) α − targets‖ / ‖targets‖ for each target."""
 
-    weights: Tensor  # the shape of targets
+    weights: Tensor  # the shape and number type of targets
     residuals: Tensor  # (c,), or () for a single target
     n_steps: int  # conjugate-gradient steps; 0 for Cholesky
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """What a regression that never saw a point misses there, at all points or at some drawn at random."""
+
+    points: Tensor  # (m,), their rows, ascending
+    residuals: Tensor  # (m,) or (m, c): the target less what the other n − 1 points predict
+    mean_square: Tensor  # () or (c,), over `points`; unbiased for that over all
+    standard_error: Tensor  # of `mean_square`, from drawing m of n points; 0 where all are there
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +53,130 @@ class Posterior:
     variance: Tensor  # (m,), of the noise-free function; the same for every target
 
 
+class RidgeSystem:
+    """K + ridge I for many questions: factorised once, or solved by conjugate gradients; see `ridge_solve`."""
+
+    def __init__(
+        self,
+        K: OperatorLike,
+        *,
+        ridge: float,
+        method: str = "auto",
+        preconditioner: Preconditioner | None = None,
+        tolerance: float | None = None,
+        max_steps: int = 1000,
+        n: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.operator = as_operator(K, n=n, dtype=dtype, device=device, name="K")
+        if method not in METHODS:
+            raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        _check_ridge(ridge)
+        if preconditioner is not None and not callable(preconditioner):
+            raise InputError(f"preconditioner must be a function of (n, b) blocks, got {in_words(preconditioner)}")
+        if tolerance is not None and not (is_number(tolerance) and 0 < tolerance < 1):
+            raise InputError(f"tolerance must be a number between 0 and 1, got {tolerance!r}")
+        self.ridge, self.preconditioner = float(ridge), preconditioner
+        self.max_steps = require_whole("max_steps", max_steps)
+        self.tolerance = TOLERANCE[self.operator.dtype] if tolerance is None else float(tolerance)
+        self.is_exact = method == "cholesky" or (method == "auto" and self.operator.tensor is not None)
+        self._factor: Tensor | None = None
+
+    def solve(self, targets: Tensor) -> RidgeSolution:
+        """Weights for targets (n,) or (n, c) of the kernel's number type, or of float64."""
+        A = self.operator
+        B = _checked_targets(A, targets)
+        weights, error, n_steps = self._solve(B)
+        if self.is_exact:
+            error = B.double() - (product_in_double(A, weights.double()) + self.ridge * weights.double())
+        size = B.double().norm(dim=0)
+        residuals = (error.norm(dim=0) / torch.where(size > 0, size, 1.0)).to(B.dtype)
+        return RidgeSolution(weights.reshape(targets.shape), residuals.reshape(targets.shape[1:]), n_steps)
+
+    def leave_one_out(
+        self, weights: Tensor, *, n_points: int | None = None, generator: torch.Generator | None = None
+    ) -> LeaveOneOut:
+        r"""Errors at points left out, $\alpha_i / (G^{-1})_{ii}$, from the weights of `solve`.
+
+        Rasmussen & Williams 2006, (5.12), with $G = K + \rho I$: exactly those of n regressions on n − 1 points each.
+        After Cholesky at all points unless told fewer. Conjugate gradients solve for the unit vector of each point, 100
+        points unless told otherwise, drawn with `generator`.
+        """
+        A = self.operator
+        columns = _checked_targets(A, weights, name="weights")
+        points = _some_points(A.n, n_points if n_points is not None or self.is_exact else min(POINTS, A.n), generator)
+        points = points.to(A.device)
+        inverse = self._inverse_diagonal(points, weights.dtype)
+        residuals = columns[points] / inverse[:, None]
+        squares, m = residuals.square(), len(points)
+        spread = squares.std(0) if m > 1 else torch.zeros_like(squares[0])
+        shape = weights.shape[1:]
+        return LeaveOneOut(
+            points,
+            residuals.reshape(m, *shape),
+            squares.mean(0).reshape(shape),
+            (spread * math.sqrt((1 - m / A.n) / m)).reshape(shape),
+        )
+
+    def reduction(self, K_cross: Tensor) -> Tensor:
+        r"""$k_*^\top G^{-1} k_*$ for each row of K_cross (m, n): by how much the variance falls at that point.
+
+        From conjugate gradients never above the true one but for rounding, and off by their error squared.
+        """
+        A = self.operator
+        _check_cross(A, K_cross, "K")
+        if self.is_exact:
+            half: Tensor = torch.linalg.solve_triangular(self._cholesky(K_cross.dtype), K_cross.mT, upper=False)
+            return half.square().sum(0)
+        parts = [part.mT for part in torch.split(K_cross, BLOCK)]
+        return torch.cat([_quadratic(part, *self._solve(part)[:2]) for part in parts])
+
+    def _inverse_diagonal(self, points: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.is_exact:
+            return torch.cholesky_inverse(self._cholesky(dtype)).diagonal()[points]
+        values = []
+        for part in torch.split(points, BLOCK):
+            units = torch.zeros(self.operator.n, len(part), dtype=dtype, device=part.device)
+            units[part, torch.arange(len(part), device=part.device)] = 1
+            # `_quadratic` errs by the square of the residual, so that the root of the tolerance is enough.
+            values.append(_quadratic(units, *self._solve(units, goal=math.sqrt(self.tolerance))[:2]))
+        return torch.cat(values)
+
+    def _solve(self, B: Tensor, *, goal: float | None = None) -> tuple[Tensor, Tensor, int]:
+        """X, its residual (of conjugate gradients alone) and their steps."""
+        if self.is_exact:
+            return torch.cholesky_solve(B, self._cholesky(B.dtype)), B.new_zeros(B.shape), 0
+        goal = self.tolerance if goal is None else goal
+        try:
+            return conjugate_gradients(
+                self.operator,
+                B,
+                self.ridge,
+                goal=goal,
+                max_steps=self.max_steps,
+                preconditioner=self.preconditioner,
+            )
+        except NotPositiveError:
+            raise _not_positive(self.operator, self.ridge, "ridge") from None
+        except ConvergenceError:
+            if self.ridge == 0 and _equal_rows(self.operator) is not None:
+                raise _not_positive(self.operator, self.ridge, "ridge") from None
+            raise
+
+    def _cholesky(self, dtype: torch.dtype) -> Tensor:
+        if self._factor is None or self._factor.dtype != dtype:
+            self._factor = _cholesky(self.operator, self.ridge, dtype=dtype)
+        return self._factor
+
+
 def ridge_solve(
     K: OperatorLike,
     targets: Tensor,
     *,
     ridge: float,
+    method: str = "auto",
+    preconditioner: Preconditioner | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
     dtype: torch.dtype | None = None,
@@ -42,26 +184,61 @@ def ridge_solve(
 ) -> RidgeSolution:
     """Weights α of kernel ridge regression, (K + ridge I) α = targets for targets (n,) or (n, c).
 
-    A torch matrix is factorised by Cholesky, which needs one more matrix of its size. Everything else that
-    `top_eigenpairs` takes (memory maps, objects with `@`, functions) is solved by conjugate gradients, all targets at
-    once, until every relative residual is at most `tolerance` (1e-10 in float64, 1e-5 in float32).
+    A torch matrix is factorised by Cholesky (n³/3 multiplications), which needs one more matrix of its size. Everything
+    else that `top_eigenpairs` takes (memory maps, objects with `@`, functions), and a torch matrix with `method="cg"`,
+    is solved by conjugate gradients, all targets at once, until every relative residual is at most `tolerance` (1e-10
+    in float64, 1e-5 in float32). It is the true residual, in float64 where the entries of K are at hand.
+
+    With a float32 kernel and float64 targets the weights are float64: the kernel still multiplies in float32, but its
+    weights are not rounded, which alone may cost more than the tolerance.
+
+    Args:
+        K: Positive semidefinite.
+        targets: Of the kernel's number type, or float64.
+        ridge: At least 0.
+        method: "cholesky", "cg" or "auto", which is Cholesky for a torch matrix.
+        preconditioner: For conjugate gradients: a function of (n, b) blocks close to (K + ridge I)^-1, symmetric and
+            positive definite; `nystrom_preconditioner` makes one.
+        tolerance: Of conjugate gradients.
+        max_steps: Of conjugate gradients, all starts together.
+        dtype: The number type of a function; float64 without.
+        device: The device of a function; the CPU without.
 
     Raises:
-        InputError: K + ridge I is not positive definite; the text says which ridge makes it so.
+        InputError: K + ridge I is not positive definite; the text says which rows of K coincide, if two do, and which
+            ridge makes it so.
         ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
-    A = as_operator(K, n=None if hasattr(K, "shape") else targets.shape[0], dtype=dtype, device=device, name="K")
-    B = _checked_targets(A, targets, ridge)
-    if A.tensor is not None:
-        L = _cholesky(A, ridge)
-        weights, n_steps = torch.cholesky_solve(B, L), 0
-    else:
-        goal = tolerance if tolerance is not None else {torch.float64: 1e-10, torch.float32: 1e-5}[A.dtype]
-        weights, n_steps = _conjugate_gradients(A, B, ridge, goal, max_steps)
-    error = (A(weights) + ridge * weights - B).norm(dim=0)
-    size = B.norm(dim=0)
-    residuals = torch.where(size > 0, error / size, error)
-    return RidgeSolution(weights.reshape(targets.shape), residuals.reshape(targets.shape[1:]), n_steps)
+    system = _system_for(
+        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
+        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
+    )  # fmt: skip
+    return system.solve(targets)
+
+
+def leave_one_out(
+    K: OperatorLike,
+    targets: Tensor,
+    *,
+    ridge: float,
+    n_points: int | None = None,
+    generator: torch.Generator | None = None,
+    method: str = "auto",
+    preconditioner: Preconditioner | None = None,
+    tolerance: float | None = None,
+    max_steps: int = 1000,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> LeaveOneOut:
+    """Errors of kernel ridge regression at points it was not trained on, without training it again.
+
+    See `RidgeSystem.leave_one_out`; the other arguments are those of `ridge_solve`.
+    """
+    system = _system_for(
+        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
+        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
+    )  # fmt: skip
+    return system.leave_one_out(system.solve(targets).weights, n_points=n_points, generator=generator)
 
 
 def gp_posterior(K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tensor, *, noise: float) -> Posterior:
@@ -105,7 +282,8 @@ def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise: float) -> Tens
     G = K + noise·I (Rasmussen & Williams 2006, Eq. 2.30). The shape is () for targets (n,) and (c,) for (n, c).
     """
     A = as_operator(K, name="K")
-    B = _checked_targets(A, targets, noise, name="noise")
+    B = _checked_targets(A, targets, wider=False)
+    _check_ridge(noise, "noise")
     L = _cholesky(A, noise, name="noise")
     fit = torch.linalg.solve_triangular(L, B, upper=False).square().sum(0)
     value: Tensor = -0.5 * fit - L.diagonal().log().sum() - 0.5 * A.n * math.log(2 * math.pi)
@@ -115,16 +293,9 @@ def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise: float) -> Tens
 def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
     """L with L L^T = K + noise·I, the targets as (n, c), and L^-1 K_cross^T."""
     A = as_operator(K_train, name="K_train")
-    B = _checked_targets(A, targets, noise, name="noise")
-    if K_cross.ndim != 2 or K_cross.shape[1] != A.n:
-        raise InputError(
-            f"K_cross must be (m, {A.n}), test points in rows and training points in columns, "
-            f"got {tuple(K_cross.shape)}; is it transposed?"
-        )
-    if (K_cross.dtype, K_cross.device) != (A.dtype, A.device) or not torch.isfinite(K_cross).all():
-        raise InputError(
-            f"K_cross must be finite and like K_train, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
-        )
+    B = _checked_targets(A, targets, wider=False)
+    _check_ridge(noise, "noise")
+    _check_cross(A, K_cross, "K_train", wider=False)
     L = _cholesky(A, noise, name="noise")
     return L, B, torch.linalg.solve_triangular(L, K_cross.mT, upper=False)
 
@@ -138,80 +309,137 @@ def _check_variance(variance: Tensor, prior: Tensor) -> None:
         )
 
 
-def _checked_targets(A: Operator, targets: Tensor, ridge: float, *, name: str = "ridge") -> Tensor:
-    """The targets as (n, c), on the kernel's device and in its number type, or a refusal."""
-    if targets.ndim not in (1, 2) or targets.shape[0] != A.n:
-        raise InputError(f"targets must be ({A.n},) or ({A.n}, c) like the kernel, got {tuple(targets.shape)}")
-    if (targets.dtype, targets.device) != (A.dtype, A.device):
+def _system_for(targets: Tensor, K: OperatorLike, **options: Any) -> RidgeSystem:
+    _require_tensor(targets, "targets")
+    return RidgeSystem(K, n=None if hasattr(K, "shape") else len(targets), **options)
+
+
+def _require_tensor(values: Any, name: str) -> None:
+    if not isinstance(values, Tensor) or values.ndim == 0:
+        raise InputError(f"{name} must be a tensor, got {in_words(values)}; convert it with torch.tensor(…)")
+    if not values.is_floating_point():
         raise InputError(
-            f"targets are {targets.dtype} on {targets.device} and the kernel is {A.dtype} on {A.device}; "
-            f"convert them with targets.to(...)"
+            f"{name} must be floating-point numbers, got {in_words(values)}; of class labels pass one column a class, "
+            f"torch.nn.functional.one_hot(labels).double()"
+        )
+
+
+def _check_ridge(ridge: float, name: str = "ridge") -> None:
+    if not is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
+        raise InputError(f"{name} must be a finite number of at least 0, got {ridge!r}")
+
+
+def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wider: bool = True) -> Tensor:
+    """The targets as (n, c), on the kernel's device and in its number type (`wider`: or float64), or a refusal."""
+    _require_tensor(targets, name)
+    if targets.ndim not in (1, 2) or targets.shape[0] != A.n or targets.numel() == 0:
+        raise InputError(f"{name} must be ({A.n},) or ({A.n}, c) like the kernel, got {tuple(targets.shape)}")
+    if targets.dtype not in (A.dtype, torch.float64 if wider else A.dtype) or targets.device != A.device:
+        raise InputError(
+            f"{name} are {targets.dtype} on {targets.device} and the kernel is {A.dtype} on {A.device}; "
+            f"convert them with {name}.to(...)"
         )
     if not torch.isfinite(targets).all():
-        raise InputError("targets hold NaN or infinite values; leave those rows out")
-    if not isinstance(ridge, int | float) or not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"{name} must be a finite number of at least 0, got {ridge!r}")
-    return targets.reshape(A.n, -1)
+        raise InputError(f"{name} hold NaN or infinite values; leave those rows out")
+    return targets.detach().reshape(A.n, -1)
 
 
-def _cholesky(A: Operator, ridge: float, *, name: str = "ridge") -> Tensor:
+def _check_cross(A: Operator, K_cross: Tensor, name: str, *, wider: bool = True) -> None:
+    _require_tensor(K_cross, "K_cross")
+    if K_cross.ndim != 2 or K_cross.shape[1] != A.n:
+        raise InputError(
+            f"K_cross must be (m, {A.n}), test points in rows and training points in columns, "
+            f"got {tuple(K_cross.shape)}; is it transposed?"
+        )
+    alike = K_cross.dtype in (A.dtype, torch.float64 if wider else A.dtype) and K_cross.device == A.device
+    if not alike or not torch.isfinite(K_cross).all():
+        raise InputError(
+            f"K_cross must be finite and like {name}, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
+        )
+
+
+def _some_points(n: int, n_points: int | None, generator: torch.Generator | None) -> Tensor:
+    """All n rows, or some drawn without replacement."""
+    if n_points is None or n_points == n:
+        return torch.arange(n)
+    if require_whole("n_points", n_points, least=2) > n:
+        raise InputError(f"n_points={n_points} is more than the {n} training points; pass {n} or fewer")
+    if not isinstance(generator, torch.Generator):
+        raise InputError(
+            f"{n_points} of {n} points are drawn at random: pass generator=torch.Generator().manual_seed(0), "
+            f"got {in_words(generator)}"
+        )
+    return torch.randperm(n, generator=generator, device=generator.device)[:n_points].sort().values
+
+
+def _quadratic(B: Tensor, X: Tensor, R: Tensor) -> Tensor:
+    r"""$b^\top G^{-1} b$ of each column from $G x = b - r$: $b^\top x + x^\top r = b^\top G^{-1}b - r^\top G^{-1}r$."""
+    return ((B.double() + R.double()) * X.double()).sum(0).to(B.dtype)
+
+
+def _cholesky(A: Operator, ridge: float, *, name: str = "ridge", dtype: torch.dtype | None = None) -> Tensor:
     if A.tensor is None:
         raise InputError(
             f"{A.name} must be a torch matrix here, which is factorised; convert it with torch.tensor(...)"
         )
     require_symmetric(A.tensor, A.name)
-    shifted = A.tensor.clone()
+    shifted = A.tensor.detach().to(A.dtype if dtype is None else dtype, copy=True)
     shifted.diagonal().add_(ridge)
     L: Tensor
     L, info = torch.linalg.cholesky_ex(shifted)
-    if int(info) != 0 or not torch.isfinite(L.diagonal()).all():
+    # Rounding of the entries moves eigenvalues by this much, so that half of all singular matrices are factorised.
+    rounding = 4 * math.sqrt(A.n) * torch.finfo(A.dtype).eps * float(shifted.diagonal().abs().max())
+    if int(info) != 0 or not bool(torch.isfinite(L.diagonal()).all()):
+        raise _not_positive(A, ridge, name)
+    if ridge <= rounding and _smallest_eigenvalue(L) <= rounding:
         raise _not_positive(A, ridge, name)
     return L
 
 
+def _smallest_eigenvalue(L: Tensor) -> float:
+    """Of L L^T, by three steps of inverse iteration: close where it is far below the others, and never below it."""
+    v = torch.randn(len(L), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(L)
+    for _ in range(3):
+        v = torch.cholesky_solve(v / v.norm(), L)
+    return 1 / float(v.norm())
+
+
 def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
-    """What to tell the user: the smallest eigenvalue and the ridge that lifts it above rounding."""
+    """What to tell the user: rows that coincide or the smallest eigenvalue, and the ridge that is above rounding."""
     try:
         ends = extreme_eigenvalues(A, tolerance=max(1e-7, 100 * torch.finfo(A.dtype).eps), max_steps=300)
     except ConvergenceError:
         ends = extreme_eigenvalues(A, tolerance=1e-3)
     size = max(abs(ends.largest), abs(ends.smallest))
     needed = max(0.0, ends.error - ends.smallest) + 4 * A.n * torch.finfo(A.dtype).eps * size
+    pair = _equal_rows(A)
+    if pair is None:
+        why = f"the smallest eigenvalue of {A.name} is about {ends.smallest:.2g} and the largest {ends.largest:.2g};"
+    else:
+        why = f"rows {pair[0]} and {pair[1]} of {A.name} coincide, as of a sample that is there twice; leave one out or"
     return InputError(
-        f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: the smallest eigenvalue of {A.name} is "
-        f"about {ends.smallest:.2g} and the largest {ends.largest:.2g}; pass {name}={_rounded_up(needed):.2g} or more"
+        f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: {why} "
+        f"pass {name}={_rounded_up(needed):.2g} or more"
     )
+
+
+def _equal_rows(A: Operator) -> tuple[int, int] | None:
+    """The first two rows i < j of a kernel that are equal to rounding, by k_ii + k_jj − 2 k_ij = ‖φ_i − φ_j‖²."""
+    K = A.tensor
+    if K is None:
+        return None
+    eps, diagonal, height = torch.finfo(A.dtype).eps, K.diagonal(), max(1, STRIP // A.n)
+    for top in range(0, A.n, height):
+        strip = K[top : top + height]
+        sums = diagonal[top : top + height, None] + diagonal
+        close = (sums - 2 * strip).abs() <= 64 * eps * sums.abs()
+        for i, j in torch.triu(close, diagonal=top + 1).nonzero().tolist():
+            if bool((strip[i] - K[j]).abs().max() <= 64 * math.sqrt(eps) * strip[i].abs().max()):
+                return top + i, j
+    return None
 
 
 def _rounded_up(value: float) -> float:
     """The next number of two digits, so that the ridge that is printed is not below the one that is needed."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1e-300
     return math.ceil(value / step) * step
-
-
-def _conjugate_gradients(A: Operator, B: Tensor, ridge: float, goal: float, max_steps: int) -> tuple[Tensor, int]:
-    """One conjugate-gradient iteration per target, in step, so that the kernel multiplies a block."""
-    X, R = torch.zeros_like(B), B.clone()
-    P, rho = R.clone(), R.square().sum(0)
-    size = B.norm(dim=0)
-    for step in range(max_steps + 1):
-        active = R.norm(dim=0) > 0.5 * goal * size
-        if not bool(active.any()):
-            return X, step
-        if step == max_steps:
-            break
-        Q = A(P) + ridge * P
-        curvature = (P * Q).sum(0)
-        if bool((curvature[active] <= 0).any()):
-            raise _not_positive(A, ridge, "ridge")
-        # Targets that are done stand still: their step is 0, not 0/0.
-        length = torch.where(active, rho / torch.where(active, curvature, 1.0), 0.0)
-        X, R = X + length * P, R - length * Q
-        new = R.square().sum(0)
-        P = R + torch.where(active, new / torch.where(active, rho, 1.0), 0.0) * P
-        rho = new
-    worst = float((R.norm(dim=0) / size.clamp(min=torch.finfo(B.dtype).tiny)).max())
-    raise ConvergenceError(
-        f"conjugate gradients reached the relative residual {worst:.2g} in {max_steps} steps, not {goal:.2g}; "
-        f"raise ridge (now {ridge:g}) or max_steps, or pass tolerance={2 * worst:.1g}"
-    )

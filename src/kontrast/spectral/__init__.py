@@ -59,6 +59,7 @@ from kontrast.spectral.moments import PairMoments, ViewMoments
 from kontrast.spectral.pair_matrix import pair_matrix
 from kontrast.spectral.pointwise import PointPrediction, predict_at_points
 from kontrast.spectral.population import MixtureCovariance
+from kontrast.spectral.regression import KernelRegression, kernel_regression
 from kontrast.spectral.whitened import (
     WhitenedSolution,
     require_components,
@@ -82,6 +83,7 @@ __all__ = [
     "GaussianKernel",
     "Kernel",
     "KernelFeatures",
+    "KernelRegression",
     "LMEs",
     "MeasuredLearning",
     "MixtureCovariance",
@@ -118,6 +120,7 @@ __all__ = [
     "kappa",
     "kernel_collapse",
     "kernel_contrastive_pca",
+    "kernel_regression",
     "learnability",
     "linear_collapse",
     "measure_learning",

@@ -6,7 +6,9 @@ eigenfunction i, where κ solves $\sum_i L_i + δ/κ = n$. Samples compete: the 
 Drawn without replacement from M points, ridge regression is ridgeless regression with $K + δI$, whose eigenvalues are
 $\lambda_i + δ/M$, times $\lambda_i/(\lambda_i + δ/M)$, as $T = Λ(Λ + δ/M)^{-1} T'$ exactly. So κ comes from the shifted
 eigenvalues and $L_i = \lambda_i/(\lambda_i + δ/M + κ)$ (claims D.kappa). The ridgeless one errs at unseen points alone,
-which is where their error is known from.
+which is where their error is known from. Drawn with replacement from M points, a point that came c times counts as one
+of ridge δ/c; how often each comes is binomial, and κ follows from its mean (`_with_repeats`). From a continuous domain
+no point comes twice, and the printed equation is right.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import brentq
+from scipy.special import gammaln, xlog1py, xlogy
 
 from kontrast._types import Tensor, in_words
 from kontrast.errors import InputError, is_number, require_not_negative, require_whole
@@ -100,8 +103,7 @@ class Prediction:
             Without replacement that of the interpolating regression with K + δI.
         learnability: of the target, $\sum L_i v_i^2/\sum v_i^2$ (paper D, (34)).
         test_error: over the whole domain.
-        unseen_error: over the points that were not drawn; NaN where all were, and with replacement from a finite
-            domain, where it is not known.
+        unseen_error: over the points that were not drawn; NaN where all were.
         train_error: over the n samples; NaN without any.
     """
 
@@ -118,10 +120,12 @@ class Prediction:
 def kappa(spectrum: Spectrum, n_samples: int, *, ridge: float = 0.0, replacement: bool = True) -> float:
     r"""κ with $\sum_i λ_i/(λ_i + κ) + δ/κ = n$; without replacement, of the eigenvalues $λ_i + δ/M$ and no ridge.
 
-    Infinite for n = 0; 0 where the samples determine every mode. Found between bounds that the equation itself gives,
-    on a logarithmic axis, so that it is right at any scale of the kernel.
+    Infinite for n = 0; 0 where the samples determine every mode. With replacement from a finite domain
+    $\sum_i λ_i/(λ_i + κ)$ counts points that came again as less than one more. Found between bounds that the equation
+    itself gives, on a logarithmic axis, so that it is right at any scale of the kernel.
     """
-    return _solve(_checked(spectrum, n_samples, ridge, replacement)).kappa
+    draw = _checked(spectrum, n_samples, ridge, replacement)
+    return _with_repeats(draw).kappa if draw.repeats else _solve(draw).kappa
 
 
 def predict_learning(
@@ -135,36 +139,35 @@ def predict_learning(
 ) -> Prediction:
     r"""Learnabilities and errors of kernel regression from n samples, before any is drawn (paper D, Sec. 2.2).
 
-    With replacement, or from a continuous domain, the error is $E_0(\sum_i (1 - L_i)^2 v_i^2 + σ^2)$ with
-    $E_0 = n/(n - \sum_i L_i^2)$, and on the samples $(1 - \sum_i L_i/n)^2$ times that. Without replacement that is the
-    error E' of the regression with K + δI, all of it at unseen points, where the ridge makes no other. With its factors
-    $c_i = λ_i/(λ_i + δ/M)$ the error over the domain is
-    $\sum_i (1 - c_i L'_i)^2 v_i^2 + \sum_i (c_i L'_i)^2 E'/n$.
+    From a continuous domain the error is $E_0(\sum_i (1 - L_i)^2 v_i^2 + σ^2)$ with $E_0 = n/(n - \sum_i L_i^2)$, and
+    on the samples $(1 - \sum_i L_i/n)^2$ times that. Without replacement that is the error E' of the regression with
+    K + δI, all of it at unseen points, where the ridge makes no other. With its factors $c_i = λ_i/(λ_i + δ/M)$ the
+    error over the domain is $\sum_i (1 - c_i L'_i)^2 v_i^2 + \sum_i (c_i L'_i)^2 E'/n$.
 
     Args:
         spectrum: of the kernel over the domain.
         powers: $v^2$ of the target summed over each level, (r,), or (r, c) for c targets; see `Eigensystem.powers`.
         n_samples: n.
         ridge: δ of $(K + δI)^{-1}$.
-        noise: σ², the variance of noise on the labels of samples; only with replacement. On a finite domain, noise is
-            part of the target.
-        replacement: whether a point may be drawn twice; a continuous domain knows no other way.
+        noise: σ², the variance of noise on labels of a continuous domain; on a finite one it is part of the target.
+        replacement: whether a point may be drawn twice; from a continuous domain none is.
     """
     draw = _checked(spectrum, n_samples, ridge, replacement)
     v2 = _checked_powers(spectrum, powers)
     require_not_negative(noise=noise)
-    if draw.finite and noise > 0:
+    if math.isfinite(spectrum.n_points) and noise > 0:
         raise InputError(
-            f"noise={noise:g} on a finite domain drawn without replacement is part of the target: add its power, "
-            "noise times multiplicities over the number of points, to `powers`, or pass replacement=True"
+            f"noise={noise:g} on a finite domain is part of the target: add its power, noise times multiplicities over "
+            "the number of points, to `powers`, or make the domain continuous by Spectrum(…, size=math.inf)"
         )
+    if draw.repeats:
+        return _predict_with_repeats(draw, v2, powers.shape[1:])
     solved = _solve(draw)
     n, nan = n_samples, torch.full_like(v2[0], math.nan)
     bias = ((1 - solved.interpolating)[:, None] ** 2 * v2).sum(0) + noise
     error = _times(solved.overfitting, bias)
     learned = solved.learnabilities
-    M = spectrum.n_points
-    test, unseen, train = error, error if math.isinf(M) else nan, nan
+    test, unseen, train, M = error, error, nan, spectrum.n_points
     if draw.finite:
         missed = ((1 - learned)[:, None] ** 2 * v2).sum(0)
         spread = float((spectrum.counts * learned**2).sum())
@@ -196,6 +199,7 @@ class _Draw:
     ridge: float  # of the equation for κ
     shift: float
     finite: bool  # drawn without replacement
+    repeats: bool = False  # drawn with replacement from a finite domain
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +232,8 @@ def _checked(spectrum: Spectrum, n_samples: int, ridge: float, replacement: bool
         )
     if finite:
         return _Draw(spectrum, n_samples, 0.0, ridge / M, finite=True)
+    if math.isfinite(M) and n_samples > 0:
+        return _Draw(spectrum, n_samples, ridge, 0.0, finite=False, repeats=True)
     return _Draw(spectrum, n_samples, ridge + spectrum.remainder, 0.0, finite=False)
 
 
@@ -238,7 +244,7 @@ def _solve(draw: _Draw) -> _Shares:
     if n == 0:
         zeros = torch.zeros_like(values)
         return _Shares(math.inf, zeros, zeros, 1.0)
-    if draw.ridge == 0 and n >= rank:
+    if draw.ridge / n < np.finfo(float).tiny and n >= rank:
         return _saturated(draw, rank)
     k = _root(values.cpu().numpy(), counts.cpu().numpy(), n, draw.ridge)
     shares = values / (values + k)
@@ -263,6 +269,79 @@ def _saturated(draw: _Draw, rank: float) -> _Shares:
     others = (n - rank) / (M - rank)
     interpolating = torch.where(positive > 0, 1.0, others)
     return _Shares(0.0, interpolating, positive, _overfitting(n, rank + (M - rank) * others**2))
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeats:
+    """κ and L of a draw with replacement, and means over how often a point comes."""
+
+    kappa: float
+    learnabilities: Tensor
+    residual: float  # E[ρ²], ρ = δ/(δ + cγ): what is left of the error at a point that came c times
+    scatter: float  # E[(ρ − τ c/(δ + cγ))²], by which that error scatters into those of others
+    on_samples: float  # E[cρ²]/E[c]
+    unseen: float  # P(c = 0)
+
+
+def _with_repeats(draw: _Draw) -> _Repeats:
+    r"""κ where points may come c ~ Binomial(n, 1/M) times, each time with noise of the ridge's size.
+
+    Say γ is the variance that the other samples leave at a point and g the error they make there; then the error with
+    its own c samples is ρg, ρ = δ/(δ + cγ), and its weight αg, α = c/(δ + cγ). As in `kontrast.spectral.pointwise`,
+    κ = τ/M with τ = E[ρ]/E[α], and $\sum_i λ_i/(λ_i + κ) = M(1 - E ρ)$ decides γ. For c of 0 or 1 it is the shift by
+    δ/M; for M → ∞ the printed equation. Without a ridge it is the limit of a small one.
+    """
+    spectrum, n, M = draw.spectrum, draw.n, draw.spectrum.n_points
+    values, counts = spectrum.eigenvalues.cpu().numpy(), spectrum.counts.cpu().numpy()
+    ridge = draw.ridge or 1e-11 * spectrum.trace
+    c = np.arange(min(n, int(n / M + 20 * math.sqrt(n / M) + 40)) + 1)
+    chance = np.exp(gammaln(n + 1) - gammaln(c + 1) - gammaln(n - c + 1) + xlogy(c, 1 / M) + xlog1py(n - c, -1 / M))
+
+    def parts(log_gamma: float) -> tuple[np.ndarray, np.ndarray, float]:
+        rho = ridge / (ridge + c * math.exp(log_gamma))
+        alpha = c / (ridge + c * math.exp(log_gamma))
+        return rho, alpha, float((chance * rho).sum() / (chance * alpha).sum())
+
+    def excess(log_gamma: float) -> float:
+        rho, _, tau = parts(log_gamma)
+        return float((counts * (values / (values + tau / M))).sum() - M * (chance * (1 - rho)).sum())
+
+    low = high = math.log(spectrum.trace)
+    while excess(low) < 0:
+        low -= 1.0
+    while excess(high) > 0:
+        high += 1.0
+    rho, alpha, tau = parts(brentq(excess, low, high, xtol=1e-14) if low < high else low)
+    learned = spectrum.eigenvalues / (spectrum.eigenvalues + tau / M)
+    return _Repeats(
+        kappa=tau / M,
+        learnabilities=learned,
+        residual=float((chance * rho**2).sum()),
+        scatter=float((chance * (rho - tau * alpha) ** 2).sum()),
+        on_samples=float((chance * c * rho**2).sum() / (chance * c).sum()),
+        unseen=float(chance[0]),
+    )
+
+
+def _predict_with_repeats(draw: _Draw, v2: Tensor, shape: torch.Size) -> Prediction:
+    r"""All from q = E[g²]: $q\,E[ρ^2] = \sum_i (1 - L_i)^2 v_i^2 + \frac1M \sum_i L_i^2\,q\,E[(ρ - τα)^2]$."""
+    spectrum, found = draw.spectrum, _with_repeats(draw)
+    L = found.learnabilities
+    bias = ((1 - L)[:, None] ** 2 * v2).sum(0)
+    passed = float((spectrum.counts * L**2).sum()) / spectrum.n_points * found.scatter
+    factor = found.residual / (found.residual - passed) if found.residual > passed else math.inf
+    test = _times(factor, bias)
+    q = test / found.residual
+    return Prediction(
+        n_samples=draw.n,
+        kappa=found.kappa,
+        learnabilities=L,
+        overfitting=factor,
+        learnability=((L[:, None] * v2).sum(0) / v2.sum(0)).reshape(shape),
+        test_error=test.reshape(shape),
+        unseen_error=(q if found.unseen > 0 else torch.full_like(q, math.nan)).reshape(shape),
+        train_error=(found.on_samples * q).reshape(shape),
+    )
 
 
 def _overfitting(n: int, squares: float) -> float:

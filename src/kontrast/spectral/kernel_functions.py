@@ -97,7 +97,7 @@ class CosineKernel:
 
 @dataclass(frozen=True)
 class FeatureKernel:
-    r"""$\varphi(x)\cdot\varphi(y)$: what a frozen model induces, in which a linear probe on its outputs is regression."""
+    r"""$\varphi(x)\cdot\varphi(y)$: the kernel of a frozen model, of which a linear probe is the regression."""
 
     features: Callable[[Tensor], Tensor]
 

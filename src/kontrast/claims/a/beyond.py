@@ -46,8 +46,8 @@ from kontrast.sweep import padded
 )
 def until_convergence(setting: Setting) -> Evidence:
     """The change late against earlier (δ = 0.01), and how ‖f‖ grows (δ = 1) under a fixed kernel and in a network."""
-    widths = setting.pick(quick=(128, 256, 512, 1024), full=(256, 512, 1024, 2048), paper=(256, 1024, 4096, 8192))
-    seeds, last = setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=2500, full=10_000, paper=10_000)
+    widths = setting.pick(quick=(128, 256, 512), full=(256, 512, 1024, 2048), paper=(256, 1024, 4096, 8192))
+    seeds, last = setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=2000, full=10_000, paper=10_000)
     steps = [*(t for t in (10, 30, 100, 300, 1000, 3000) if t < last), last]
 
     def measure(width: int, seed: int) -> dict[str, object]:

@@ -231,7 +231,7 @@ def _followed(values: Tensor, q: Tensor, times: Tensor, *, on_the_sphere: bool) 
 )
 def conjecture_2(setting: Setting) -> Evidence:
     """A search for counter-examples among random and adversarial cases, each followed for 10 over its gap and more."""
-    n_cases = setting.pick(quick=600, full=6000, paper=6000)
+    n_cases = setting.pick(quick=240, full=6000, paper=6000)
     kinds = {
         "random": Cases(gap=0.05),
         "tiny gap": Cases(gap=setting.pick(quick=0.01, full=1e-3, paper=1e-3)),
