@@ -89,19 +89,26 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     shifted = K.clone()
     shifted.diagonal().add_(ridge)
     tau, R = _tau(shifted, n_samples, ridge)
-    bias = tau[:, None] * (R @ f) / (1 - p)  # (1 − H)f = τ(K' + τ)⁻¹f
-    H = shifted @ R
-    passed = H.square_().div_(p * (1 - p)).fill_diagonal_(0.0)
+    bias = tau[:, None] * (R @ f) / (1 - p)  # (1 − H)f, as 1 − H = τR
     products = (bias[:, :, None] * bias[:, None, :]).flatten(1)  # (M, c²)
-    system = torch.eye(M, dtype=H.dtype, device=H.device) - passed
-    moments = torch.linalg.solve(system, products).unflatten(1, (f.shape[1], f.shape[1]))
+    # q − Σ H_xy²/(p(1 − p)) q_y over τ_x², which is symmetric, as H_xy = −τ_x R_xy. Positive definite: weighted by τ,
+    # its rows sum to more than 0, since (RτR)_xx < R_xx.
+    system = R.square_().div_(-p * (1 - p)).fill_diagonal_(0.0)
+    system.diagonal().add_(tau.pow(-2))
+    moments = _solve(system, products / tau.square()[:, None]).unflatten(1, (f.shape[1], f.shape[1]))
     return PointPrediction(n_samples, tau / M, f - bias, moments, f)
+
+
+def _solve(A: Tensor, B: Tensor) -> Tensor:
+    """A⁻¹B of a positive definite A."""
+    return torch.cholesky_solve(B, torch.linalg.cholesky(A))
 
 
 def _tau(shifted: Tensor, n: int, ridge: float) -> tuple[Tensor, Tensor]:
     r"""τ and $R = (K' + \mathrm{diag}\,τ)^{-1}$ with $τ_x R_{xx} = 1 - p$, by Newton's method for log τ.
 
-    The derivative of log R_xx by log τ_y is −R_xy² τ_y/R_xx. Starts at the one κ of all points.
+    The derivative of log R_xx by log τ_y is −R_xy² τ_y/R_xx; the rows of $\mathrm{diag}(R_{xx}/τ_x) - R_{xy}^2$,
+    weighted by τ, sum to more than 0, so that it is positive definite. Starts at the one κ of all points.
     """
     M = len(shifted)
     values = torch.linalg.eigvalsh(shifted).flip(0)
@@ -122,13 +129,14 @@ def _tau(shifted: Tensor, n: int, ridge: float) -> tuple[Tensor, Tensor]:
     goal = math.log1p(-n / M)
     for _ in range(MAX_STEPS):
         tau = log_tau.exp()
-        R = torch.linalg.inv(shifted + torch.diag(tau))
-        r = R.diagonal()
+        R = torch.cholesky_inverse(torch.linalg.cholesky(shifted + torch.diag(tau)))
+        r = R.diagonal().clone()
         off = log_tau + r.log() - goal
         if float(off.abs().max()) < TOLERANCE:
             return tau, R
-        slope = torch.eye(M, dtype=R.dtype, device=R.device) - R.square() * tau / r[:, None]
-        log_tau = log_tau - torch.linalg.solve(slope, off).clamp(-2, 2)
+        slope = R.square_().neg_()
+        slope.diagonal().add_(r / tau)
+        log_tau = log_tau - (_solve(slope, (r * off)[:, None])[:, 0] / tau).clamp(-2, 2)
     raise ConvergenceError(
         f"the κ of each point was found to {float(off.abs().max()):.2g} in {MAX_STEPS} steps, not {TOLERANCE:g}; raise "
         f"ridge (now {ridge:g})"
