@@ -1,8 +1,8 @@
 """Linearised networks and kernel regression (paper D) against the training they stand for.
 
 * limit: the linearised network at t = ∞, its kernel included, against gradient descent on it until the residual is 1e-6
-  of what it was, in parameter space and under its kernel held densely, both at the best rate 2/(λ_min + λ_max). How many
-  steps that takes follows from the spectrum; some are timed, and must be where the closed form says.
+  of what it was, in parameter space and under its kernel held densely, both at the best rate 2/(λ_min + λ_max). How
+  many steps that takes follows from the spectrum; some are timed, and must be where the closed form says.
 * regression: n digits by conjugate gradients with and without a preconditioner, and by Cholesky. With real MNIST below
   KONTRAST_DATA it is n = 20,000; without, the 5,000 digits that install with kontrast, turned by noise.
 * curve: an error curve over the number of labels, predicted, against measuring it by regressions.
@@ -142,9 +142,8 @@ def regression(n: int) -> list[Result]:
     seconds = once(lambda: fits.append(kt.spectral.kernel_regression(kernel, x, targets, ridge=ridge, exact_below=1)))
     peak = f"kernel included; peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB in all"
     fit = fits.pop()
-    results = [
-        Result(case, "conjugate gradients, preconditioned", seconds, float(fit.residuals.max()), fit.n_steps, peak)
-    ]
+    way = "conjugate gradients, preconditioned"
+    results = [Result(case, way, seconds, float(fit.residuals.max()), fit.n_steps, peak)]
     del fit
     K = kt.kernels.tiled(kernel, x)
     solve = kt.linalg.ridge_solve
@@ -168,25 +167,17 @@ def curve() -> list[Result]:
     model = kt.estimators.KernelLearnability().fit(data.rows, data.y)
     sizes = [20, 40, 80, 120, 200, 300, 500, 700, 1000, 1400]
     case = f"error curve, M = {len(data.rows)}, {len(sizes)} numbers of labels"
-    found: dict[str, kt.estimators.LearningCurve] = {}
-
-    def keep(way: str, compute: Callable[[], kt.estimators.LearningCurve]) -> float:
-        return once(lambda: found.update({way: compute()}))
-
-    took = {
-        "measured, 20 regressions each": keep(
-            "measured, 20 regressions each", lambda: model.measure(sizes, n_draws=20)
-        ),
-        "predicted, one κ": keep("predicted, one κ", lambda: model.learning_curve(sizes)),
-        "predicted, one κ a sample": keep(
-            "predicted, one κ a sample", lambda: model.learning_curve(sizes, by="points")
-        ),
+    ways = {
+        "measured, 20 regressions each": lambda: model.measure(sizes, n_draws=20),
+        "predicted, one κ": lambda: model.learning_curve(sizes),
+        "predicted, one κ a sample": lambda: model.learning_curve(sizes, by="points"),
     }
+    found: dict[str, kt.estimators.LearningCurve] = {}
+    took = {way: once(lambda: found.update({way: compute()})) for way, compute in ways.items()}  # noqa: B023
     truth = found["measured, 20 regressions each"].test_error
+    note = "error: of the worst ratio, less 1"
     return [
-        Result(
-            case, way, seconds, float(abs(found[way].test_error / truth - 1).max()), note="error: worst ratio less 1"
-        )
+        Result(case, way, seconds, float(abs(found[way].test_error / truth - 1).max()), note=note)
         for way, seconds in took.items()
     ]
 

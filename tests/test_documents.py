@@ -31,7 +31,8 @@ def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) ->
         (tmp_path / f"{k}.py").write_text(f'if __name__ == "__main__":\n{indented(program)}')
         shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
     assert "cosine: " in shown[-1]
-    assert all("1797, 32" in text or "patterns from 64 starts" in text for text in shown[:-1])
+    signs = ("1797, 32", "patterns from 64 starts", "of the 1797 samples")
+    assert all(any(sign in text for sign in signs) for text in shown[:-1])
 
 
 def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
@@ -53,6 +54,31 @@ def test_the_examples_of_dynamics_run_as_they_stand(tmp_path: Path) -> None:
     equation, trained = re.findall(r"(-\d+\.\d+)", shown[0])[3:5]
     assert float(equation) == pytest.approx(float(trained), abs=2e-3)
     assert "1.0000, 1.0000]" in shown[1]
+
+
+def test_the_examples_of_learnability_run_as_they_stand(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/learnability.md").read_text(), flags=re.S)
+    assert len(programs) == 3
+    shown = []
+    for k, program in enumerate(programs):
+        (tmp_path / f"{k}.py").write_text(program)
+        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    losses = [float(number) for number in shown[0].splitlines()[0].strip("[]").split(",")]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] == 0
+    assert float(re.findall(r"tensor\((0\.\d+)", shown[1])[0]) > 0.95
+    assert "of the 1000 samples" in shown[2]
+
+
+def test_label_efficiency(tmp_path: Path) -> None:
+    lines = run(ROOT / "examples/label_efficiency.py", cwd=tmp_path).splitlines()
+    rows = {line[:16].strip(): re.findall(r"(\d+)% \((\d+)%\)", line) for line in lines[1:5]}
+    assert list(rows) == ["pixels", "infinite NTK", "random features", "contrastive"]
+    for cells in rows.values():
+        (_, _), *later = [(int(a), int(b)) for a, b in cells]  # of 20 labels more draws than 5 would be needed
+        assert all(abs(predicted - measured) <= 6 for predicted, measured in later)
+    assert rows["contrastive"][1][1] > rows["random features"][1][1]
+    assert "the NTK learns" in lines[-1]
 
 
 def test_the_examples_of_patterns_run_as_they_stand(tmp_path: Path) -> None:
@@ -104,7 +130,7 @@ def indented(program: str) -> str:
 
 def test_the_readme_example_is_five_lines() -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert len(programs) == 4
+    assert len(programs) == 5
     assert len([line for line in programs[-1].splitlines() if line.strip()]) == 5
 
 
