@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from kontrast.sweep import StudySpec, Thresholds
+from kontrast.cli.study import show_findings
+from kontrast.sweep import StudySpec, Thresholds, find
 from kontrast.sweep.store import from_bytes
+from tests.report.studies import study
 
 TINY = ["--data", "digits", "--samples", "6", "--d-out", "3", "--widths", "8,32", "--seeds", "2", "--steps", "12"]
 
@@ -119,6 +121,22 @@ def test_thresholds_are_options_of_study_and_report(finished: Path) -> None:
     assert json.loads(kontrast("report", finished, "--json").stdout)["pca"]["verdict"] != "pca"
 
 
+def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = find(study(labels=True))
+    show_findings(findings, Path("report.html"), as_json=False)
+    shown = capsys.readouterr().out
+    assert "kernel ridge regression from n labels, width 256, measured/predicted" in shown
+    assert findings.labels is not None
+    assert f"labels: {findings.labels.sentence}" in " ".join(shown.split())
+    [row] = [line for line in shown.splitlines() if line.startswith(" ntk ")]
+    errors, predicted = (curves["ntk"] for curves in (findings.labels.errors, findings.labels.predicted_errors))
+    assert row.split()[1:4] == [f"{errors[i]:.2f}/{predicted[i]:.2f}" for i in (0, 2, 5)]
+    assert max(cell_len(line) for line in shown.splitlines()) <= 80
+    assert "…" not in shown
+    show_findings(find(study()), Path("report.html"), as_json=False)
+    assert "kernel ridge" not in capsys.readouterr().out
+
+
 def test_data_without_labels_is_studied_without_probes(bad_files: Path, tmp_path: Path) -> None:
     done = kontrast("study", "--data", bad_files / "unlabelled.npy", *TINY[2:], "-o", tmp_path / "s")
     assert done.returncode == 0, done.stderr
@@ -189,6 +207,7 @@ BAD = [
     (["study", *TINY, "--pca-learning-rate", "0"], "pca_learning_rate must be a positive number"),
     (["study", *TINY, "--probe-samples", "5000"], "has 1797 samples, 898 to train and to test on"),
     (["study", "--data", "unlabelled.npy", *TINY[2:], "--probe-samples", "5"], "has no labels"),
+    (["study", "--data", "unlabelled.npy", *TINY[2:], "--labels"], "has no labels; leave --labels out"),
     (["study", "--data", "constant.npy", *TINY[2:]], "is the same, so there is nothing to contrast"),
     (["study", *TINY, "--similarity", "l2"], "l2"),
     (["study", *TINY, "--view", "crop:2,1"], "crop"),

@@ -1,4 +1,4 @@
-"""What scikit-learn asks of a transformer."""
+"""What scikit-learn asks of an estimator, and of a transformer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kontrast.data import GaussianNoise
-from kontrast.estimators import ContrastivePCA, DeepLinearSSL, Fourier, Patches, SpectralContrastive
+from kontrast.estimators import (
+    ContrastivePCA,
+    DeepLinearSSL,
+    Fourier,
+    KernelLearnability,
+    Patches,
+    SpectralContrastive,
+)
 from tests.estimators.made_data import rows
 
 ESTIMATORS = [
@@ -33,7 +40,7 @@ ESTIMATORS = [
 ]
 
 
-@parametrize_with_checks(ESTIMATORS)
+@parametrize_with_checks([*ESTIMATORS, KernelLearnability(), KernelLearnability("linear", max_samples=20)])
 def test_the_checks_of_scikit_learn(estimator: object, check: object) -> None:
     check(estimator)
 
@@ -42,6 +49,8 @@ def test_the_checks_of_scikit_learn(estimator: object, check: object) -> None:
     "estimator",
     [
         *ESTIMATORS,
+        KernelLearnability("nngp", depth=2, activation="tanh", ridge=0.1, max_samples=9, random_state=3),
+        KernelLearnability("linear", features=torch.nn.Linear(3, 4), dtype="float32"),
         ContrastivePCA(3, width=9, features=Fourier(2.0), views=GaussianNoise(0.2), n_positives=2, negatives=4),
         SpectralContrastive(3, features=Patches(size=3), image_shape=(8, 8), power=1, random_state=7),
         SpectralContrastive(3, features=torch.nn.Linear(3, 4)),
@@ -57,7 +66,7 @@ def test_clones_have_the_same_parameters(estimator: object) -> None:
             assert torch.equal(value.weight, theirs[name].weight)
         else:
             assert theirs[name] == value
-    assert not hasattr(copy, "components_")
+    assert not hasattr(copy, "n_features_in_")
 
 
 def test_parameters_are_set_by_name() -> None:

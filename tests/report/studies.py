@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from kontrast.sweep import EMBEDDINGS, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
+from kontrast.sweep import EMBEDDINGS, LABEL_MEASURES, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
 
 Divergence = Callable[[int, int], int | None]  # (width, seed) → the step of divergence, None where there is none
 
@@ -32,7 +32,7 @@ def study(
     """A result whose measures are multiplied by `scale` and whose runs stop where `diverging` says (dot by default).
 
     From the step `kernel_until` on the fixed kernel's own prediction is overflown. `flat_gap`: no fall with width.
-    The PCA view and the probes are there where the spec has them.
+    The PCA view, the probes and the label curves are there where the spec has them.
     """
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
@@ -55,6 +55,8 @@ def study(
     if spec.n_probe_samples:
         probes = _probes(spec, result)
         result = result.assign(probes).assign_coords(embedding=probes.embedding)
+    if spec.labels:
+        result = result.assign(_labels(spec, result))
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result
 
@@ -89,15 +91,44 @@ def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, floa
     )
 
 
-def _probes(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
-    """Accuracies by formula: those of the input the same at every width, NaN for a run that diverged."""
+def _embeddings(spec: StudySpec) -> list[str]:
     there = {
         "random",
         *spec.similarities,
         *OF_THE_INPUT,
         *(() if spec.without_pca else ("pca", "trained", "iterative")),
     }
-    names = [name for name in EMBEDDINGS if name in there]
+    return [name for name in EMBEDDINGS if name in there]
+
+
+def _labels(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
+    """Curves by formula at the widest network, predictions a little off; NaN for a similarity that diverged."""
+    names, counts = [name for name in _embeddings(spec) if name != "chance"] + ["ntk"], [10, 20, 50, 100, 200, 400]
+    k, n, s = np.meshgrid(np.arange(len(names)), counts, np.arange(spec.n_seeds), indexing="ij")
+    error = (1.6 - 0.1 * k) * n**-0.2 * (1 + 0.01 * s)
+    for i, name in enumerate(names):
+        if name in spec.similarities and bool(result.diverged.sel(similarity=name).isel(width=-1).any()):
+            error[i] = np.nan
+    values = {
+        "label_error": error,
+        "label_error_predicted": 1.02 * error,
+        "label_error_spectrum": 0.9 * error,
+        "label_accuracy": 1 - error / 1.7,
+        "label_accuracy_predicted": 1.01 - error / 1.7,
+    }
+    assert values.keys() == LABEL_MEASURES.keys()
+    narrow = np.full((len(spec.widths) - 1, *error.shape), np.nan)
+    dims = ("width", "representation", "n_labels", "seed")
+    return xr.Dataset(
+        {name: (dims, np.concatenate([narrow, value[None]])) for name, value in values.items()}
+        | {"label_samples": (("width", "seed"), np.full((len(spec.widths), spec.n_seeds), 600, dtype=np.int32))},
+        coords={"representation": names, "n_labels": counts},
+    )
+
+
+def _probes(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
+    """Accuracies by formula: those of the input the same at every width, NaN for a run that diverged."""
+    names = _embeddings(spec)
     widths, seeds = np.meshgrid(sorted(spec.widths), np.arange(spec.n_seeds), indexing="ij")
     scores = []
     for k, name in enumerate(names):

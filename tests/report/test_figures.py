@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from kontrast.report.axes import COLOURS, INK, log_limits, log_ticks, number, style, width_colours
 from kontrast.report.drawing import panel_figure, plate_figure
 from kontrast.report.figures import plates
+from kontrast.report.label_curves import MARKS
 from kontrast.sweep import OF_THE_INPUT, Thresholds, find
 from tests.report.studies import study
 
@@ -227,6 +228,28 @@ def test_what_was_not_measured_has_no_plate() -> None:
     assert "probes" not in names(n_probe_samples=0)
 
 
+def test_label_curves_are_predicted_lines_and_measured_marks() -> None:
+    result = study(labels=True)
+    found = find(result).labels
+    assert found is not None
+    for panel, measured, predicted in (
+        ("labels-error", found.errors, found.predicted_errors),
+        ("labels-accuracy", found.accuracies, found.predicted_accuracies),
+    ):
+        ax = axes_of(result, panel)
+        assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "20", "50", "100", "200", "400"]
+        for name, (colour, marker) in MARKS.items():
+            [line] = lines(ax, color=colour or INK, linewidth=1.4)
+            np.testing.assert_array_equal(line.get_ydata(), predicted[name])
+            [marks] = lines(ax, color=colour or INK, marker=marker, linestyle="None")
+            np.testing.assert_array_equal(marks.get_ydata(), measured[name])
+        assert "dot (diverged)" in legend_texts(ax)
+    [level] = [line for line in axes_of(result, "labels-accuracy").lines if list(line.get_xdata()) == [0, 1]]
+    assert list(level.get_ydata()) == [found.level] * 2
+    assert len({colour for colour, _ in MARKS.values()}) == len(MARKS)
+    assert "labels" not in [plate.name for plate in plates(study(), find(study()))]
+
+
 def test_losses_are_drawn_with_their_twin() -> None:
     result = study()
     ax = axes_of(result, "losses-cosine")
@@ -251,7 +274,7 @@ def test_widths_are_labelled_by_their_own_numbers() -> None:
 
 
 def test_no_word_is_outside_the_picture_and_no_legend_over_the_data() -> None:
-    result = study(widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2)
+    result = study(widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2, labels=True)
     for plate in plates(result, find(result)):
         figure = plate_figure(plate)
         figure.draw_without_rendering()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import kontrast.sweep
 from kontrast.cli import app
 from kontrast.report.command import OPTIONS, command
-from kontrast.report.page import PCA_COLUMNS, PCA_RULES, RULES, accuracy, render, share, short
+from kontrast.report.page import PCA_COLUMNS, PCA_RULES, RULES, accuracy, needed, render, share, short
 from kontrast.sweep import Findings, PCAVerdict, StudySpec, Thresholds, Verdict, find
 from tests.report.reading import Page
 from tests.report.studies import later_when_wider, study
@@ -171,6 +171,34 @@ def test_the_probe_table_holds_means_and_deviations() -> None:
     assert "30 of these were contrasted too" in page_of(crowded)[0].text("p")
 
 
+def test_label_tables_hold_what_was_measured_and_predicted() -> None:
+    page, findings = page_of(study(labels=True))
+    found = findings.labels
+    assert found is not None
+    tables = {
+        "test error": (found.errors, found.predicted_errors, lambda value: f"{value:.3f}"),
+        "test accuracy in per cent": (found.accuracies, found.predicted_accuracies, lambda value: f"{100 * value:.1f}"),
+    }
+    for caption, (measured, predicted, write) in tables.items():
+        head, *rows = rows_after(page, caption + (", as a share" if "error" in caption else ", measured"))
+        assert head == ["labels", *map(str, found.n_labels)]
+        assert [row[0] for row in rows] == list(found.representations)
+        for name, *cells in rows:
+            pairs = zip(measured[name], predicted[name], strict=True)
+            assert cells == ["–" if name == "dot" else f"{write(one)} / {write(two)}" for one, two in pairs]
+    rows = {row[0]: row[1:] for row in rows_after(page, "Labels needed for an accuracy of")[1:]}
+    assert rows["measured"] == [needed(found.needed[name]) for name in found.representations]
+    assert rows["predicted"] == [needed(found.predicted_needed[name]) for name in found.representations]
+    assert found.sentence in page.text("p")
+    assert "All are of 600 samples" in page.text("p")
+    plain, _ = page_of(study())
+    assert "Labels needed" not in plain.text()
+
+
+def test_numbers_of_labels_have_two_digits() -> None:
+    assert [needed(n) for n in (7.4, 46.2, 238.0, float("nan"))] == ["7", "46", "240", "–"]
+
+
 def test_accuracies_are_written_in_per_cent() -> None:
     assert [accuracy(*pair) for pair in ((0.8123, 0.0149), (1.0, float("nan")), (float("nan"), 0.1))] == [
         "81.2±1.5",
@@ -282,6 +310,7 @@ SPECS = {
     "one rate for both": study(learning_rates=(0.02, 0.02)),
     "a rate for each": study(learning_rates=(0.2, 1e-05)),
     "dot before cosine": study(similarities=("dot", "cosine")),
+    "label curves": study(labels=True),
     "a path with a dash": study(data="-data.npz", negatives=3),
 }
 

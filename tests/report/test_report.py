@@ -16,7 +16,7 @@ import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report import write_report
-from kontrast.sweep import MEASURES, find
+from kontrast.sweep import LABEL_MEASURES, MEASURES, find
 from tests.report.reading import Page
 from tests.report.studies import study
 
@@ -49,6 +49,10 @@ CASES = {
     "a PCA that is met exactly": study(scale=dict.fromkeys(("pca_angle_start", "matrix_drift", "frozen_gap"), 0.0)),
     "no PCA view": study(parametrization="standard"),
     "no labels": study(n_probe_samples=0, n_classes=0),
+    "label curves": study(labels=True, widths=(64,), n_seeds=1, similarities=("cosine",), n_probe_samples=0),
+    "label curves where all diverged": study(
+        labels=True, widths=(64,), n_seeds=1, similarities=("dot",), parametrization="standard", n_probe_samples=0
+    ).pipe(lambda result: result.assign({name: result[name] * np.nan for name in LABEL_MEASURES})),
     "neither": study(parametrization="orthogonal", n_probe_samples=0),
     "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
 }

@@ -224,7 +224,9 @@ def test_a_study_resumes_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
-    spec = prepare(TINY)
+    rng, y = np.random.default_rng(0), np.arange(60) % 3
+    np.savez(tmp_path / "blobs.npz", x=rng.normal(size=(3, 5))[y] + rng.normal(size=(60, 5)), y=y)
+    spec = prepare(dataclasses.replace(TINY, data=str(tmp_path / "blobs.npz"), labels=True))
     torch.set_num_threads(2)
     try:
         run_study(spec, tmp_path / "one")

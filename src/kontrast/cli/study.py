@@ -19,11 +19,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kontrast.linalg import PowerLaw
-    from kontrast.sweep import Findings, PCAFindings, ProbeFindings, SimilarityFindings, StudySpec, Thresholds
+    from kontrast.sweep import (
+        Findings,
+        LabelFindings,
+        PCAFindings,
+        ProbeFindings,
+        SimilarityFindings,
+        StudySpec,
+        Thresholds,
+    )
 
 STUDIES = Path("kontrast-studies")
 TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effective_rank")  # what 80 columns hold
 PCA_TABLE = ("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "matrix_drift", "frozen_gap")
+LABEL_COUNTS = 3  # numbers of labels in the table of label curves
 PROBE_WIDTHS = 6  # columns of the probes' table in 80
 
 Tolerance = Annotated[
@@ -90,6 +99,9 @@ def study(
         int | None,
         typer.Option(help="Labelled samples to train a probe, and to test it; 0: none.", show_default="up to 500"),
     ] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="How many labels each embedding needs: predicted and measured curves.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
     output: Annotated[
@@ -133,6 +145,7 @@ def study(
         "learning_rates": _learning_rates(learning_rate, similarity),
         "pca_learning_rate": pca_learning_rate,
         "n_probe_samples": probe_samples,
+        "labels": labels or None,
         "device": device,
         "dtype": dtype,
     }
@@ -217,6 +230,10 @@ def show_findings(findings: Findings, page: Path, *, as_json: bool) -> None:
     console.print()
     if findings.probes is not None:
         console.print(_probe_table(findings.probes))
+    if findings.labels is not None:
+        console.print(_label_table(findings.labels))
+        console.print(f"labels: {findings.labels.sentence}", markup=False)
+        console.print()
     console.print(f"verdict: {findings.headline}", markup=False)
     console.print(f"report: {page}", markup=False, soft_wrap=True)
 
@@ -271,6 +288,26 @@ def _probe_table(found: ProbeFindings) -> Table:
         table.add_column(str(found.widths[i]), justify="right", no_wrap=True)
     for name in found.embeddings:
         table.add_row(name, *[accuracy(found.means[name][i], found.deviations[name][i]) for i in columns])
+    return table
+
+
+def _label_table(found: LabelFindings) -> Table:
+    """A row a representation: measured / predicted error and accuracy at some numbers of labels, and labels needed."""
+    from kontrast.report import needed, pairs
+
+    last = len(found.n_labels) - 1
+    columns = sorted({round(k * last / (LABEL_COUNTS - 1)) for k in range(LABEL_COUNTS)})
+    table = plain_table(f"kernel ridge regression from n labels, width {found.width}, measured/predicted")
+    table.add_column("\nn", no_wrap=True)
+    for what in ("error", "%"):
+        for i in columns:
+            table.add_column(f"{what}\n{found.n_labels[i]}", justify="right", no_wrap=True)
+    table.add_column(f"n for\n{found.level:.0%}" if found.best else "n for\n–", justify="right", no_wrap=True)
+    for name in found.representations:
+        errors = pairs(found.errors[name], found.predicted_errors[name], "{:.2f}")
+        accuracies = pairs(found.accuracies[name], found.predicted_accuracies[name], "{:.0%}")
+        cells = [row[i].replace(" ", "") for row in (errors, accuracies) for i in columns]
+        table.add_row(name, *cells, f"{needed(found.needed[name])}/{needed(found.predicted_needed[name])}")
     return table
 
 

@@ -9,6 +9,7 @@
 from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
 from kontrast.estimators.features import Fourier, Patches
+from kontrast.estimators.kernel_learnability import KernelLearnability, LearningCurve, SamplesNeeded
 from kontrast.estimators.model_files import load_model, save_model
 from kontrast.estimators.most_components import fit_most_components
 from kontrast.estimators.probes import Probed, compare_with_input, judge, knn_probe, linear_probe
@@ -18,8 +19,11 @@ __all__ = [
     "ContrastivePCA",
     "DeepLinearSSL",
     "Fourier",
+    "KernelLearnability",
+    "LearningCurve",
     "Patches",
     "Probed",
+    "SamplesNeeded",
     "SpectralContrastive",
     "compare_with_input",
     "fit_most_components",

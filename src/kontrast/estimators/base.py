@@ -151,18 +151,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return lambda x, generator: fresh_view(view, x, generator)
 
     def _generator(self) -> torch.Generator:
-        """A stream of its own; None counts as 0, so that the same call gives the same numbers."""
-        state = self.random_state
-        if isinstance(state, np.random.RandomState):
-            seed = int(state.randint(2**31))
-        elif state is None or isinstance(state, int | np.integer):
-            seed = int(state or 0)
-        else:
-            check_random_state(state)  # says what is allowed
-            raise InputError(f"random_state must be a whole number, a RandomState or None, got {state!r}")
-        if not 0 <= seed < 2**63:
-            raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
-        return torch.Generator().manual_seed(seed)
+        return generator_of(self.random_state)
 
     def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
         dtype = self._fit_dtype
@@ -173,6 +162,20 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.eigenvalues_ = values.to(dtype).cpu().numpy()
         self.mean_ = None if self._centre is None else self._centre.cpu().numpy()
         return self
+
+
+def generator_of(random_state: Any) -> torch.Generator:
+    """A stream of its own; None counts as 0, so that the same call gives the same numbers."""
+    if isinstance(random_state, np.random.RandomState):
+        seed = int(random_state.randint(2**31))
+    elif random_state is None or isinstance(random_state, int | np.integer):
+        seed = int(random_state or 0)
+    else:
+        check_random_state(random_state)  # says what is allowed
+        raise InputError(f"random_state must be a whole number, a RandomState or None, got {random_state!r}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
+    return torch.Generator().manual_seed(seed)
 
 
 class KernelShare:

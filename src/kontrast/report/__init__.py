@@ -13,7 +13,7 @@ from kontrast.report.axes import INK, PRINT_INK, style
 from kontrast.report.drawing import panel_figure, plate_figure
 from kontrast.report.embedding_figure import write_embedding_figure
 from kontrast.report.figures import plates
-from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, render
+from kontrast.report.page import COLUMNS, PCA_COLUMNS, accuracy, needed, pairs, render
 from kontrast.report.pattern_figure import write_pattern_figure
 from kontrast.report.svg import to_png, to_svg
 from kontrast.report.template import PAGE
@@ -27,6 +27,8 @@ __all__ = [
     "COLUMNS",
     "PCA_COLUMNS",
     "accuracy",
+    "needed",
+    "pairs",
     "write_claims_report",
     "write_embedding_figure",
     "write_pattern_figure",

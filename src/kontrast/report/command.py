@@ -33,6 +33,7 @@ OPTIONS = {
     "learning_rates": "--learning-rate",
     "pca_learning_rate": "--pca-learning-rate",
     "n_probe_samples": "--probe-samples",
+    "labels": "--labels",
     "device": "--device",
     "dtype": "--dtype",
 }
@@ -55,22 +56,27 @@ def command(findings: Findings) -> Command:
     """`kontrast study` with the options that differ from its defaults, quoted for a shell."""
     spec, default = findings.spec, StudySpec()
     options = {
-        option: _text(getattr(spec, field))
+        option: _words(getattr(spec, field))
         for field, option in OPTIONS.items()
         if getattr(spec, field) != getattr(default, field)
     }
     options |= {
-        option: _text(getattr(findings.thresholds, name))
+        option: _words(getattr(findings.thresholds, name))
         for name, option in THRESHOLD_OPTIONS.items()
         if getattr(findings.thresholds, name) != getattr(Thresholds(), name)
     }
-    text = shlex.join(["kontrast", "study", *(word for pair in options.items() for word in pair)])
+    text = shlex.join(["kontrast", "study", *(word for option, words in options.items() for word in (option, *words))])
     complete = _probes_are_automatic(spec, default) and text == printable(text)
     return Command(printable(text), complete)
 
 
 def _probes_are_automatic(spec: StudySpec, default: StudySpec) -> bool:
     return spec.n_probes == min(default.n_probes, spec.n_samples)
+
+
+def _words(value: Any) -> list[str]:
+    """What follows an option: its value, and nothing where it is a flag."""
+    return [] if value is True else [_text(value)]
 
 
 def _text(value: Any) -> str:

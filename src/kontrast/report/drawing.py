@@ -184,7 +184,7 @@ def against_width(
     if tolerance is not None:
         _draw_tolerance(ax, tolerance)
         words.append(f"dashed: tolerance {tolerance:g}")
-    legend(figure, [[_law_entry(run, measure)] for run in runs], _wrapped(words))
+    legend(figure, [[_law_entry(run, measure)] for run in runs], wrapped(words))
 
 
 def _seeds_and_law(ax: Axes, run: Runs, measure: str, values: Array, aside: float) -> None:
@@ -258,7 +258,7 @@ def against_step(
     else:
         margin = 0.04 * (span[1] - span[0])
         ax.set_ylim(span[0] - margin, span[1] + margin)
-        set_ticks(ax.yaxis, _span_ticks(*span))
+        set_ticks(ax.yaxis, span_ticks(*span))
     for run in runs:
         for colour, seeds, stopped in zip(run.colours, run.values(measure), run.stopped, strict=True):
             if span is None:
@@ -273,10 +273,11 @@ def against_step(
         words.append(f"dashed: tolerance {tolerance:g}")
     if not np.isfinite(_joined(*(run.values(measure) for run in runs))).any():
         say(ax, "no finite value was recorded")
-    legend(figure, [_width_entries(run) for run in runs], _wrapped(words))
+    legend(figure, [_width_entries(run) for run in runs], wrapped(words))
 
 
-def _span_ticks(low: float, high: float) -> list[float]:
+def span_ticks(low: float, high: float) -> list[float]:
+    """Round numbers on a linear axis, its lower end among them."""
     ticks = [float(tick) for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
     return sorted({low, *(tick for tick in ticks if low < tick <= high)})
 
@@ -296,7 +297,7 @@ def loss_against_step(figure: FigureBase, run: Runs) -> None:
     if not np.isfinite(loss).any():
         say(ax, "no finite value was recorded")
     words = [*_words([run]), "dashed: fixed kernel, mean"]
-    legend(figure, [_width_entries(run)], _wrapped(words))
+    legend(figure, [_width_entries(run)], wrapped(words))
 
 
 def _dress_loss(ax: Axes, run: Runs) -> None:
@@ -348,7 +349,7 @@ def divergence_against_width(figure: FigureBase, runs: Sequence[Runs]) -> None:
             interval = "" if math.isinf(law.low) else f" [{law.low:+.1f}, {law.high:+.1f}]"
             label = f"{run.name}: {law.slope:+.1f}{interval} steps · ln M"
         entries.append([(_line(colour, marker="o"), label)])
-    legend(figure, entries, _wrapped(list(dict.fromkeys(words))))
+    legend(figure, entries, wrapped(list(dict.fromkeys(words))))
 
 
 # How an embedding's accuracies are drawn: colour (None is the ink), dashes and marker.
@@ -374,7 +375,7 @@ def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.
     values = accuracy.transpose("embedding", "width", "seed")
     low = float(np.nanmin(values.values))
     ax.set_ylim(low - 0.06 * (1 - low) - 0.01, 1.01)
-    set_ticks(ax.yaxis, ticks := _span_ticks(low, 1.0)[1:], [f"{tick:.0%}" for tick in ticks])
+    set_ticks(ax.yaxis, ticks := span_ticks(low, 1.0)[1:], [f"{tick:.0%}" for tick in ticks])
     widths = np.asarray(found.widths, dtype=float)
     entries = []
     for name in found.embeddings:
@@ -392,7 +393,7 @@ def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.
         entries.append((line, name if np.isfinite(means).any() else f"{name} (diverged)"))
     entries += [(blank(), "")] * (-len(entries) % 3)
     words = ["dots: seeds", "lines: their mean"] if found.n_seeds > 1 else ["one seed"]
-    legend(figure, [entries[first : first + 3] for first in range(0, len(entries), 3)], _wrapped(words))
+    legend(figure, [entries[first : first + 3] for first in range(0, len(entries), 3)], wrapped(words))
 
 
 def _lines(ax: Axes, steps: Array, seeds: Array, colour: str, *, thin: bool = True, dashed: bool = False) -> None:
@@ -445,7 +446,7 @@ def _words(runs: Sequence[Runs]) -> list[str]:
     return words
 
 
-def _wrapped(words: Sequence[str], *, most: int = 60) -> str:
+def wrapped(words: Sequence[str], *, most: int = 60) -> str:
     """The words that explain a legend, in two lines, so that panels side by side have axes of one height.
 
     More than two lines only where they would not fit the panel.

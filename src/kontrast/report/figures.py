@@ -21,6 +21,7 @@ from kontrast.report.drawing import (
     loss_against_step,
     probes_against_width,
 )
+from kontrast.report.label_curves import labels_plate
 from kontrast.sweep import Findings, PCAFindings, ProbeFindings
 
 
@@ -33,6 +34,8 @@ def plates(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:
         made += [_pca(result, findings.pca, findings.thresholds.pca_tolerance), _features(result, findings.pca)]
     if findings.probes is not None:
         made.append(_probes(result, findings.probes))
+    if findings.labels is not None:
+        made.append(labels_plate(result, findings.labels))
     made += [_movement(runs, findings.thresholds.tolerance), _collapse(runs, largest_rank)]
     if any(np.isfinite(run.stopped).any() for run in runs):
         made.append(_divergence(runs))

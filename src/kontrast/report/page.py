@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -17,9 +17,12 @@ from kontrast.sweep import (
     CLOSED_FORM,
     EMBEDDINGS,
     FLAT,
+    LABEL_SHARE,
     MEASURES,
+    REPRESENTATIONS,
     RUNAWAY,
     Findings,
+    LabelFindings,
     PCAFindings,
     PCAVerdict,
     ProbeFindings,
@@ -94,6 +97,19 @@ def accuracy(mean: float, deviation: float) -> str:
     return f"{100 * mean:.1f}±{100 * deviation:.1f}" if math.isfinite(deviation) else f"{100 * mean:.1f}"
 
 
+def pairs(measured: Sequence[float], predicted: Sequence[float], form: str) -> list[str]:
+    """Measured / predicted, in a format without its per-cent signs; a dash for a run that diverged."""
+    return [
+        f"{form.format(one)} / {form.format(other)}".replace("%", "") if math.isfinite(one) else "–"
+        for one, other in zip(measured, predicted, strict=True)
+    ]
+
+
+def needed(n: float) -> str:
+    """A number of labels, in two digits; a dash where there were too few."""
+    return f"{float(f'{n:.2g}'):.0f}" if math.isfinite(n) else "–"
+
+
 def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pictures: Mapping[str, str]) -> str:
     """The page; `pictures` maps a panel's name to its `<svg>`."""
     spec = findings.spec
@@ -107,6 +123,7 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], pi
         pca=None if findings.pca is None else _pca(findings.pca),
         probes=None if findings.probes is None else _probes(findings.probes),
         without_probes=findings.without_probes,
+        labels=None if findings.labels is None else _labels(findings.labels),
         plates=plates,
         pictures={name: Markup(picture) for name, picture in pictures.items()},  # made by `to_svg` alone
         columns=[heading for heading, _ in COLUMNS.values()],
@@ -175,6 +192,37 @@ def _probes(found: ProbeFindings) -> dict[str, Any]:
             for i, width in enumerate(found.widths)
         ],
         "many": found.n_seeds > 1,
+    }
+
+
+def _labels(found: LabelFindings) -> dict[str, Any]:
+    """The tables of the label curves, and who is who in them."""
+    return {
+        "sentence": found.sentence,
+        "width": found.width,
+        "n_samples": found.n_samples,
+        "share": f"{LABEL_SHARE:.0%}",
+        "n_labels": found.n_labels,
+        "names": [(name, REPRESENTATIONS[name]) for name in found.representations],
+        "tables": [
+            (
+                "test error, as a share of the labels' variance",
+                [(name, pairs(found.errors[name], found.predicted_errors[name], "{:.3f}")) for name in found.errors],
+            ),
+            (
+                "test accuracy in per cent",
+                [
+                    (name, pairs(found.accuracies[name], found.predicted_accuracies[name], "{:.1%}"))
+                    for name in found.accuracies
+                ],
+            ),
+        ],
+        "needed": [
+            (name, needed(found.needed[name]), needed(found.predicted_needed[name])) for name in found.representations
+        ],
+        "best": found.best,
+        "level": f"{found.level:.0%}",
+        "accuracy_gap": f"{100 * found.accuracy_gap:.0f}",
     }
 
 

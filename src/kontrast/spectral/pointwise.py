@@ -95,7 +95,7 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     # its rows sum to more than 0, since (RτR)_xx < R_xx.
     system = R.square_().div_(-p * (1 - p)).fill_diagonal_(0.0)
     system.diagonal().add_(tau.pow(-2))
-    moments = _solve(system, products / tau.square()[:, None]).unflatten(1, (f.shape[1], f.shape[1]))
+    moments = _solve(system, products / tau.square()[:, None]).view(M, f.shape[1], f.shape[1])
     return PointPrediction(n_samples, tau / M, f - bias, moments, f)
 
 

@@ -10,6 +10,9 @@ from kontrast.sweep.findings import (
     Verdict,
     find,
 )
+from kontrast.sweep.label_findings import SHARE as LABEL_SHARE
+from kontrast.sweep.label_findings import LabelFindings
+from kontrast.sweep.labels import LABEL_MEASURES, REPRESENTATIONS
 from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict
 from kontrast.sweep.pca_view import PCA_MEASURES
 from kontrast.sweep.probe_findings import Gain, ProbeFindings
@@ -24,13 +27,17 @@ __all__ = [
     "CLOSED_FORM",
     "EMBEDDINGS",
     "FLAT",
+    "LABEL_MEASURES",
+    "LABEL_SHARE",
     "MEASURES",
     "OF_THE_INPUT",
     "PCA_MEASURES",
+    "REPRESENTATIONS",
     "RUNAWAY",
     "Findings",
     "Gain",
     "Interrupted",
+    "LabelFindings",
     "PCAFindings",
     "PCAVerdict",
     "ProbeFindings",

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from kontrast.linalg import LogLaw, PowerLaw, fit_log_law
+from kontrast.sweep.label_findings import LabelFindings, find_labels
 from kontrast.sweep.over_seeds import fit_in_width, last_step, seed_means, whole_steps
 from kontrast.sweep.pca_findings import PCAFindings, PCAVerdict, find_pca
 from kontrast.sweep.probe_findings import ProbeFindings, find_probes, without_probes
@@ -69,6 +70,7 @@ class Findings:
     pca: PCAFindings | None  # None where the spec allows no PCA view: `spec.without_pca` says why
     probes: ProbeFindings | None
     without_probes: str  # why there are none; empty where there are
+    labels: LabelFindings | None = None  # None where they were not asked for
 
     @property
     def headline(self) -> str:
@@ -87,8 +89,8 @@ class Findings:
     @property
     def verdict(self) -> str:
         """The headline, and one line a run."""
-        lines = [self.headline, *(found.sentence for found in self.similarities)]
-        return "\n".join([*lines, self.pca.sentence] if self.pca is not None else lines)
+        others = [found.sentence for found in (self.pca, self.labels) if found is not None]
+        return "\n".join([self.headline, *(found.sentence for found in self.similarities), *others])
 
     def as_dict(self) -> dict[str, Any]:
         """JSON types; non-finite numbers become null."""
@@ -110,6 +112,7 @@ class Findings:
             "without_pca": self.spec.without_pca,
             "probes": None if self.probes is None else dataclasses.asdict(self.probes),
             "without_probes": self.without_probes,
+            "labels": None if self.labels is None else dataclasses.asdict(self.labels),
         }
         return _finite(plain)  # type: ignore[no-any-return]
 
@@ -145,6 +148,7 @@ def find(result: xr.Dataset, thresholds: Thresholds | None = None) -> Findings:
         pca=None if spec.without_pca else find_pca(result, spec, thresholds),
         probes=find_probes(result, spec, thresholds.probe_margin) if has_probes else None,
         without_probes="" if has_probes else without_probes(result),
+        labels=find_labels(result) if spec.labels else None,
     )
 
 

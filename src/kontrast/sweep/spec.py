@@ -19,9 +19,10 @@ from kontrast.errors import InputError, StoreError, require_positive
 from kontrast.losses import link_from, similarity_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
+from kontrast.sweep.labels import label_problem
 from kontrast.sweep.probes import probe_problem
 
-FORMAT = 2  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
+FORMAT = 3  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
 COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
 PROBE_SAMPLES = 500  # to train a probe, and to test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
@@ -54,6 +55,7 @@ class StudySpec:
     pca_learning_rate: float = 1.0  # of the orthonormal run; claims A.pca
     n_probes: int = 50
     n_probe_samples: int | None = None  # labelled samples that train a downstream probe, and as many that test it
+    labels: bool = False  # curves over the number of labels, at the widest network
     device: str = "cpu"
     dtype: str = "float64"
     data_digest: str = ""
@@ -130,6 +132,8 @@ def prepare(spec: StudySpec) -> StudySpec:
         )
     _check_memory(spec, dataset.rows.shape[1])
     require_contrast(dataset, spec.data)
+    if spec.labels and (problem := label_problem(dataset.y)):
+        raise InputError(f"--labels asks how many labels are needed but {spec.data!r} {problem}; leave --labels out")
     view = parse_view(spec.view) if spec.view is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
     rates = spec.learning_rates or _automatic_rates(spec, dataset)

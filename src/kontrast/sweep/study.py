@@ -31,6 +31,7 @@ from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 from kontrast.spectral import effective_rank, relative_spread
 from kontrast.sweep.execute import run_cells
+from kontrast.sweep.labels import label_curves, no_curves
 from kontrast.sweep.pca_view import pca_view
 from kontrast.sweep.probes import EMBEDDINGS, Embedding, input_embeddings, probe_accuracies
 from kontrast.sweep.records import generator_for, padded
@@ -95,7 +96,7 @@ def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:
 def measure(spec: StudySpec, width: int, seed: int) -> xr.Dataset:
     """One cell: train a net of `width` under every similarity, beside its fixed-kernel twin, and the PCA view.
 
-    Where the data has labels, a linear probe then judges every embedding.
+    Where the data has labels, a linear probe then judges every embedding; with `labels`, curves over their number too.
     The samples and pairs depend on the seed alone, so that widths differ by the network only.
     """
     device, dtype = resolve_device(spec.device), resolve_dtype(spec.dtype)
@@ -146,6 +147,20 @@ def measure(spec: StudySpec, width: int, seed: int) -> xr.Dataset:
             dtype=dtype,
         )
         cell = cell.assign(probes).assign_coords(embedding=probes.embedding)
+    if spec.labels:
+        judged = {name: embeddings[name] for name in EMBEDDINGS if name in embeddings}
+        curves = no_curves(list(judged), len(dataset))
+        if width == max(spec.widths):
+            curves = label_curves(
+                judged,
+                dataset,
+                contrasted=contrasted,
+                generator=generator_for(seed, 0, 2),
+                seed=seed,
+                device=device,
+                dtype=dtype,
+            )
+        cell = cell.assign(curves)
     return cell
 
 
