@@ -25,7 +25,7 @@ from kontrast.dynamics import (
     regression_problem,
 )
 from kontrast.errors import InputError
-from kontrast.kernels import empirical_ntk
+from kontrast.kernels import NTKOperator, empirical_ntk
 from kontrast.linalg import fit_power_law
 from kontrast.losses import ContrastiveLoss, Cosine, LogSoftmax
 from kontrast.nets import MLP, Linearized, parameters_of, pure_function
@@ -299,3 +299,19 @@ def test_the_limit_of_two_equal_rows_with_two_targets_is_their_mean() -> None:
     assert lin.loss(math.inf) == pytest.approx(2.0, rel=1e-9)  # ½ · 2 outputs · 2 rows · 1²
     closed = mse_training(empirical_ntk(net, twice), net(twice).detach(), targets)
     torch.testing.assert_close(lin.outputs(math.inf), closed.outputs(math.inf))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    x, y, new = randn(12, 4, seed=1), randn(12, 2, seed=2), randn(5, 4, seed=3)
+    here, there = (MLP(4, 64, 2, generator=generator(0), dtype=torch.float64, device=d) for d in ("cpu", "cuda"))
+    one, other = linearised_mse(here, x, y), linearised_mse(there, x.cuda(), y.cuda())
+    for time in (0.01, math.inf):
+        found = other.predict(new.cuda(), time)
+        assert found.is_cuda
+        torch.testing.assert_close(found.cpu(), one.predict(new, time), rtol=1e-7, atol=1e-9)
+    gap = linearisation_gap(there, regression_problem(x.cuda(), y.cuda()), learning_rate=1e-3, n_steps=20)
+    expected = linearisation_gap(here, regression_problem(x, y), learning_rate=1e-3, n_steps=20)
+    torch.testing.assert_close(gap.output_gap, expected.output_gap, rtol=1e-6, atol=1e-10)
+    rates, dense = learning_rates(NTKOperator(there, x.cuda())), learning_rates(empirical_ntk(here, x))
+    assert rates.stable == pytest.approx(dense.stable, rel=1e-5)

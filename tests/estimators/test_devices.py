@@ -14,8 +14,6 @@ from tests.estimators.made_data import pairs, row_views
 @pytest.mark.parametrize("features", ["random", "fourier"])
 @pytest.mark.parametrize("width", [16, math.inf])
 def test_a_gpu_gives_the_same(features: str, width: float, tmp_path: object) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
     x, positives = (part.astype(np.float32) for part in pairs())
     views = [view.astype(np.float32) for view in row_views()]
     for model, call, data in (
@@ -44,8 +42,6 @@ def test_a_gpu_gives_the_same(features: str, width: float, tmp_path: object) -> 
 @pytest.mark.gpu
 @pytest.mark.parametrize("time", [0.1, math.inf])
 def test_a_gpu_gives_the_same_flow(time: float) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
     x, positives = pairs()
     model = DeepLinearSSL(2, time=time)
     here = model.fit_pairs(x, positives).transform(x)

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 
+from kontrast.data import load
 from kontrast.errors import InputError
 from kontrast.estimators import ContrastivePCA, KernelLearnability, LearningCurve
 from kontrast.estimators.kernel_learnability import _accuracy, linear_kernel
@@ -334,3 +335,15 @@ def test_more_moments_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="3 x 3 moments of 3 targets at 240 samples, which is too much"):
         fitted.learning_curve([20], by="points")
     assert fitted.learning_curve([20]).test_error.shape == (1,)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    data = load("digits", dtype=torch.float64)
+    x, y = data.rows[:200], data.y[:200]
+    here, there = KernelLearnability().fit(x, y), KernelLearnability().fit(x.cuda(), y.cuda())
+    one, other = (model.learning_curve([20, 80], by="points") for model in (here, there))
+    assert other.test_error == pytest.approx(one.test_error, rel=1e-6)
+    assert there.measure([20], n_draws=3).test_error == pytest.approx(
+        here.measure([20], n_draws=3).test_error, rel=1e-6
+    )

@@ -361,8 +361,6 @@ def test_largest_eigenpairs_of_a_large_matrix_come_from_lanczos(monkeypatch: pyt
 
 @pytest.mark.gpu
 def test_a_gpu_gives_the_same_pairs() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
     A = symmetric(0.9 ** torch.arange(300))
     K, S = kernel(300, 50, 1), symmetric(randn(300, seed=2))
     here = linalg.top_eigenpairs(as_function(A), 3, n=300)

@@ -488,8 +488,6 @@ def test_a_solution_is_frozen() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [8, 40])
 def test_a_gpu_gives_the_same(width: int) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
     net, pairs = setting(width=width)
     features, S = features_of(net, pairs), pair_matrix(pairs)
     there = pair_matrix(pairs.to("cuda"))

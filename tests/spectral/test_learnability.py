@@ -221,3 +221,23 @@ def test_bad_input_is_refused(name: str) -> None:
     act, text = BAD[name]
     with pytest.raises(InputError, match=text):
         act()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    K, f = kernel(1), randn(M, 2, seed=1)
+    here, there = eigensystem(K), eigensystem(K.cuda())
+    assert torch.allclose(there.eigenvalues.cpu(), here.eigenvalues, atol=1e-12)
+    rows = draw(1, 8)
+    assert torch.allclose(
+        transfer_matrix(there, rows.cuda(), ridge=0.1).trace().cpu(), transfer_matrix(here, rows, ridge=0.1).trace()
+    )
+    one, other = (
+        measure_learning(k, t, 8, n_draws=3, generator=generator(2), ridge=0.1)
+        for k, t in ((K, f), (K.cuda(), f.cuda()))
+    )
+    assert other.test_error.is_cuda
+    assert torch.allclose(one.test_error, other.test_error.cpu(), rtol=1e-9)
+    predicted = predict_learning(there.spectrum, there.powers(f.cuda()), 8, ridge=0.1, replacement=False)
+    expected = predict_learning(here.spectrum, here.powers(f), 8, ridge=0.1, replacement=False)
+    assert torch.allclose(predicted.unseen_error.cpu(), expected.unseen_error, rtol=1e-8)

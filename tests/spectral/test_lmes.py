@@ -444,8 +444,6 @@ def test_an_importance_of_each_filter_is_judged_as_it_is_there() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("importance", ["uniform", Gaussian(temperature=2.0)])
 def test_a_gpu_finds_the_same_patterns(importance: str | Gaussian) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
     x = CATEGORICAL.sample(300, noise=0.1, generator=generator(11))
     starts = torch.randn(24, x.shape[1], generator=generator(12), dtype=torch.float64)
     here = find_lmes(x, starts=starts, importance=importance)

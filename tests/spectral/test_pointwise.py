@@ -127,3 +127,11 @@ def test_bad_input_is_refused(name: str) -> None:
     K, f, n, ridge, text = BAD[name]
     with pytest.raises(InputError, match=text):
         predict_at_points(K, f, n, ridge=ridge)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    K, f = kernel(3)
+    here, there = predict_at_points(K, f, 12, ridge=0.1), predict_at_points(K.cuda(), f.cuda(), 12, ridge=0.1)
+    assert there.moments.is_cuda
+    assert torch.allclose(there.moments.cpu(), here.moments, rtol=1e-7, atol=1e-10)

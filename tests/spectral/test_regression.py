@@ -244,3 +244,18 @@ def test_what_cannot_work_is_refused_with_the_fix(change: dict[str, object], mes
 def test_a_fit_refuses_what_it_cannot_use(call, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(kernel_regression(KERNELS[0], X, Y, ridge=0.1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exact_below", [8000, 1], ids=["cholesky", "conjugate gradients"])
+def test_on_a_gpu(exact_below: int) -> None:
+    x, targets, new = randn(200, 5, seed=1), randn(200, 2, seed=2), randn(20, 5, seed=3)
+    kernel = TangentKernel(InfiniteNetwork(depth=2))
+    here = kernel_regression(kernel, x, targets, ridge=0.1)
+    there = kernel_regression(kernel, x.cuda(), targets.cuda(), ridge=0.1, exact_below=exact_below, rank=50)
+    found = there.predict(new.cuda())
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), here.predict(new), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        there.posterior(new.cuda()).variance.cpu(), here.posterior(new).variance, rtol=1e-6, atol=1e-8
+    )
