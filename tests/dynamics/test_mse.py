@@ -352,3 +352,15 @@ def test_what_is_no_kernel_is_refused() -> None:
 def test_bad_ensembles_are_refused(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ensemble(*arguments)
+
+
+def test_float32_loses_no_modes_of_a_large_kernel() -> None:
+    """λ_max grows with the number of points, and rounding of the entries only with its root: t = ∞ is the end."""
+    x = torch.nn.functional.normalize(randn(700, 10, seed=4), dim=1)
+    K, y = InfiniteNetwork().ntk(x), randn(700, 1, seed=5)
+    ends = {}
+    for kind in (torch.float32, torch.float64):
+        training = mse_training(K.to(kind), torch.zeros_like(y).to(kind), y.to(kind))
+        assert training.loss(math.inf) <= training.loss(1e6)
+        ends[kind] = training.weights(math.inf).double()
+    assert float((ends[torch.float32] - ends[torch.float64]).norm() / ends[torch.float64].norm()) < 1e-3

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
 from kontrast.errors import InputError
+from kontrast.kernels import infinite_ntk
 from kontrast.spectral import (
     Eigensystem,
     Spectrum,
@@ -182,6 +183,16 @@ def test_float32_kernel_is_decomposed_in_float64() -> None:
     system = eigensystem(K.float())
     assert system.functions.dtype == torch.float64
     assert torch.allclose(system.eigenvalues, eigensystem(K).eigenvalues, atol=1e-6)
+
+
+def test_small_eigenvalues_of_a_large_float32_kernel_are_no_rounding() -> None:
+    """λ_max grows with the number of points, and rounding of the entries only with its root."""
+    x = torch.nn.functional.normalize(randn(900, 10, seed=4), dim=1)
+    K = infinite_ntk(x, depth=1)
+    one, other = eigensystem(K.float()).spectrum, eigensystem(K).spectrum
+    assert one.rank == other.rank == 900
+    assert torch.allclose(one.eigenvalues, other.eigenvalues, rtol=1e-3)
+    assert eigensystem((x @ x.mT).float()).spectrum.rank == 10
 
 
 def system_of(size: int = 5) -> Eigensystem:

@@ -18,7 +18,7 @@ from kontrast._types import Tensor, in_words
 from kontrast.dynamics.learning_rates import flat_kernel
 from kontrast.errors import InputError, KontrastError, require_not_negative, require_positive
 from kontrast.kernels import InfiniteNetwork
-from kontrast.linalg import as_symmetric, spectral_norm
+from kontrast.linalg import as_symmetric, eigenvalue_rounding, spectral_norm
 
 SMALL = 1000  # rows up to which a kernel is decomposed at once; beyond, t = ∞ alone is a Cholesky solve
 
@@ -86,15 +86,14 @@ class MSETraining:
 
     @property
     def tolerance(self) -> float:
-        """N·eps·λ_max, eps of the kernel's number type: an eigenvalue up to this counts as zero at t = ∞."""
-        return len(self.matrix) * self.precision * float(self.eigenvalues[-1])
+        """What rounding of the kernel's entries may have left of zero: at t = ∞ such an eigenvalue counts as zero."""
+        return eigenvalue_rounding(self.matrix, self.precision)
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Θ = Q diag(λ) Q^T and Q^T (f_0 − Y)."""
         values, vectors = torch.linalg.eigh(self.matrix)
-        noise = 10 * len(values) * self.precision * float(values.abs().max())
-        if float(values[0]) < -noise:
+        if float(values[0]) < -10 * self.tolerance:
             raise InputError(
                 f"the kernel must be positive semidefinite, but has the eigenvalue {float(values[0]):.3g} beside "
                 f"{float(values[-1]):.3g}; is it a kernel?"
@@ -118,7 +117,7 @@ class MSETraining:
         largest = spectral_norm(self.matrix).value
         self._refuse_unstable(largest)
         inverse = spectral_norm(lambda v: torch.cholesky_solve(v, L), n=n, device=L.device, tolerance=0.1).value
-        if inverse * 2 * n * self.precision * largest >= 1:  # 1/inverse is the smallest eigenvalue, to 10 %
+        if inverse * 2 * self.tolerance >= 1:  # 1/inverse is the smallest eigenvalue, to 10 %
             return None
         return -torch.cholesky_solve(self._flat_residual, L).view_as(self.start)
 

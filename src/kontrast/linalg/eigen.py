@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -163,6 +164,17 @@ def largest_eigenpairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
     else:
         values, vectors = torch.linalg.eigh(symmetric)
     return values.flip(0)[:k], vectors.flip(1)[:, :k]
+
+
+def eigenvalue_rounding(K: Tensor, eps: float) -> float:
+    """What an eigenvalue of a kernel may be off by, whose entries were rounded to `eps`, decomposed in float64.
+
+    Errors of the entries are nearly independent, so that they add up to √n of them and not to n: below this an
+    eigenvalue may be zero, or of either sign. An eigenvalue far below the largest need not be rounding.
+    """
+    diagonal = K.diagonal().abs()
+    entries = math.sqrt(len(K)) * eps * float(diagonal.max())
+    return 4 * max(entries, 4 * torch.finfo(torch.float64).eps * float(diagonal.sum()))
 
 
 def fix_signs(vectors: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from kontrast._types import Tensor, in_words
 from kontrast.errors import InputError, require_not_negative, require_whole
-from kontrast.linalg import fix_signs, require_symmetric
+from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
 from kontrast.spectral.eigenlearning import Spectrum
 
 
@@ -47,13 +47,12 @@ class Eigensystem:
 def eigensystem(K: Tensor) -> Eigensystem:
     """Eigenvalues and eigenfunctions of a kernel matrix (M, M) over a finite domain or data set.
 
-    Eigenvalues below M times the rounding of the largest, of either sign, are 0; a kernel with others is refused.
+    Eigenvalues that may be the rounding of zero, of either sign, are 0; a kernel with others below 0 is refused.
     """
     K = checked_kernel(K)
-    M, eps = len(K), torch.finfo(K.dtype).eps
+    M, noise = len(K), eigenvalue_rounding(K, torch.finfo(K.dtype).eps)
     values, vectors = torch.linalg.eigh(K.double())
-    noise = M * eps * float(values.abs().max())
-    if float(values[0]) < -noise:
+    if float(values[0]) < -10 * noise:
         raise InputError(
             f"a kernel has no negative eigenvalues, and the smallest of this one is {float(values[0]):.3g} beside "
             f"{float(values[-1]):.3g}; use a kernel, or add {-float(values[0]):.2g} to its diagonal"

@@ -26,6 +26,7 @@ import torch
 
 from kontrast._types import Tensor
 from kontrast.errors import ConvergenceError, InputError, require_not_negative, require_whole
+from kontrast.linalg import eigenvalue_rounding
 from kontrast.spectral.eigenlearning import Spectrum, kappa
 from kontrast.spectral.learnability import checked_kernel, checked_targets
 
@@ -79,7 +80,8 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
         n_samples: n, from 1 to M − 1.
         ridge: δ of $(K + δI)^{-1}$; above 0 where the samples outnumber the rank of K.
     """
-    K = checked_kernel(K).double()
+    eps = torch.finfo(checked_kernel(K).dtype).eps
+    K = K.detach().double()
     f = checked_targets(targets, K)
     M = len(K)
     require_not_negative(ridge=ridge)
@@ -88,7 +90,7 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     p = n_samples / M
     shifted = K.clone()
     shifted.diagonal().add_(ridge)
-    tau, R = _tau(shifted, n_samples, ridge)
+    tau, R = _tau(shifted, n_samples, ridge, eigenvalue_rounding(K, eps))
     bias = tau[:, None] * (R @ f) / (1 - p)  # (1 − H)f, as 1 − H = τR
     products = (bias[:, :, None] * bias[:, None, :]).flatten(1)  # (M, c²)
     # q − Σ H_xy²/(p(1 − p)) q_y over τ_x², which is symmetric, as H_xy = −τ_x R_xy. Positive definite: weighted by τ,
@@ -101,10 +103,20 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
 
 def _solve(A: Tensor, B: Tensor) -> Tensor:
     """A⁻¹B of a positive definite A."""
-    return torch.cholesky_solve(B, torch.linalg.cholesky(A))
+    return torch.cholesky_solve(B, _cholesky(A))
 
 
-def _tau(shifted: Tensor, n: int, ridge: float) -> tuple[Tensor, Tensor]:
+def _cholesky(A: Tensor) -> Tensor:
+    L: Tensor
+    L, info = torch.linalg.cholesky_ex(A)
+    if int(info) != 0:
+        raise ConvergenceError(
+            "K + ridge·I is singular to rounding, so that no κ was found for each point; raise ridge"
+        )
+    return L
+
+
+def _tau(shifted: Tensor, n: int, ridge: float, noise: float) -> tuple[Tensor, Tensor]:
     r"""τ and $R = (K' + \mathrm{diag}\,τ)^{-1}$ with $τ_x R_{xx} = 1 - p$, by Newton's method for log τ.
 
     The derivative of log R_xx by log τ_y is −R_xy² τ_y/R_xx; the rows of $\mathrm{diag}(R_{xx}/τ_x) - R_{xy}^2$,
@@ -112,8 +124,7 @@ def _tau(shifted: Tensor, n: int, ridge: float) -> tuple[Tensor, Tensor]:
     """
     M = len(shifted)
     values = torch.linalg.eigvalsh(shifted).flip(0)
-    noise = M * torch.finfo(torch.float64).eps * float(values[0])
-    if float(values[-1]) < -noise:
+    if float(values[-1]) < -10 * noise:
         raise InputError(
             f"a kernel has no negative eigenvalues, and the smallest of this one, with the ridge, is "
             f"{float(values[-1]):.3g} beside {float(values[0]):.3g}; use a kernel, or a larger ridge"
@@ -122,14 +133,14 @@ def _tau(shifted: Tensor, n: int, ridge: float) -> tuple[Tensor, Tensor]:
     if n >= rank or not bool((shifted.diagonal() > 0).all()):
         raise InputError(
             f"K + ridge·I has rank {rank} and {int((shifted.diagonal() <= 0).sum())} points where k(x, x) = 0, so {n} "
-            f"samples do not fit every target; pass a ridge above 0 (now {ridge:g}), as small as you like"
+            f"samples do not fit every target; pass ridge={2 * noise:.2g} or more, which is above rounding, not {ridge:g}"
         )
     start = M * kappa(Spectrum(torch.where(values > noise, values, 0.0) / M), n, replacement=False)
     log_tau = torch.full_like(values, math.log(start))
     goal = math.log1p(-n / M)
     for _ in range(MAX_STEPS):
         tau = log_tau.exp()
-        R = torch.cholesky_inverse(torch.linalg.cholesky(shifted + torch.diag(tau)))
+        R = torch.cholesky_inverse(_cholesky(shifted + torch.diag(tau)))
         r = R.diagonal().clone()
         off = log_tau + r.log() - goal
         if float(off.abs().max()) < TOLERANCE:
