@@ -133,7 +133,7 @@ def _tau(shifted: Tensor, n: int, ridge: float, noise: float) -> tuple[Tensor, T
     if n >= rank or not bool((shifted.diagonal() > 0).all()):
         raise InputError(
             f"K + ridge·I has rank {rank} and {int((shifted.diagonal() <= 0).sum())} points where k(x, x) = 0, so {n} "
-            f"samples do not fit every target; pass ridge={2 * noise:.2g} or more, which is above rounding, not {ridge:g}"
+            f"samples do not fit every target; pass ridge={2 * noise:.2g} or more, above rounding, not {ridge:g}"
         )
     start = M * kappa(Spectrum(torch.where(values > noise, values, 0.0) / M), n, replacement=False)
     log_tau = torch.full_like(values, math.log(start))
