@@ -268,7 +268,7 @@ BAD = [
     (lambda: linearised_mse(network(), X, Y, method="adam"), "'flow' or 'descent', got 'adam'"),
     (lambda: linearised_mse(network(), X, Y).predict(NEW.numpy(), 1), "x must be a tensor .* got ndarray"),
     (lambda: linearised_mse(network(), X, Y).predict(NEW.float(), 1), "got torch.float32"),
-    (lambda: linearised_mse(network(), X, Y).predict(NEW[:, :2], 1), r"takes rows \(n, 3\) .* got \(4, 2\)"),
+    (lambda: linearised_mse(network(), X, Y).predict(NEW[:, :2], 1), r"like the training inputs, .*3\), got \(4, 2\)"),
     (lambda: linearised_mse(network(), X, Y).parameters(-1), "time must be a number of 0 or more"),
     (lambda: linearised_flow(network(), X, times=[1]), "problem must be a Problem, got Tensor; .* regression_problem"),
     (lambda: linearised_flow(network(), PROBLEM, times=[2, 1]), "must be finite, increasing"),
@@ -299,6 +299,20 @@ def test_the_limit_of_two_equal_rows_with_two_targets_is_their_mean() -> None:
     assert lin.loss(math.inf) == pytest.approx(2.0, rel=1e-9)  # ½ · 2 outputs · 2 rows · 1²
     closed = mse_training(empirical_ntk(net, twice), net(twice).detach(), targets)
     torch.testing.assert_close(lin.outputs(math.inf), closed.outputs(math.inf))
+
+
+def test_a_first_layer_may_work_in_place() -> None:
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2).double())
+    kept = X.clone()
+    found, plain = linearised_mse(net, X, Y), linearised_mse(nn.Sequential(nn.ReLU(), net[1]), X, Y)
+    torch.testing.assert_close(found.predict(NEW, 0.3), plain.predict(NEW, 0.3))
+    torch.testing.assert_close(X, kept)
+
+
+@pytest.mark.parametrize("x", [NEW[:, :2], NEW[0], torch.full_like(NEW, math.nan)], ids=["narrow", "one row", "nan"])
+def test_new_inputs_must_be_like_those_of_training(x: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="like the training inputs"):
+        linearised_mse(network(), X, Y).predict(x, 1.0)
 
 
 @pytest.mark.gpu

@@ -187,6 +187,8 @@ BAD_SPECTRA = {
     "no counts": (lambda: Spectrum(torch.ones(2), torch.zeros(2)), "positive"),
     "size": (lambda: Spectrum(torch.ones(3), size=5), "eigenvalues of 0 too"),
     "remainder": (lambda: Spectrum(torch.ones(3), remainder=0.1), "finite domain"),
+    "zero": (lambda: Spectrum(torch.zeros(3)), "scale the kernel"),
+    "subnormal": (lambda: Spectrum(torch.full((3,), 1e-311, dtype=torch.float64)), "scale the kernel"),
 }
 
 
@@ -202,6 +204,8 @@ BAD_CALLS = {
     "too many": ({"n_samples": 4, "replacement": False}, "at most 3"),
     "half a sample": ({"n_samples": 1.5}, "whole number"),
     "negative ridge": ({"ridge": -1.0}, "ridge"),
+    "infinite ridge": ({"ridge": math.inf}, "finite"),
+    "endless samples": ({"n_samples": 10**30}, "at most"),
     "negative noise": ({"noise": -1.0}, "noise"),
     "noise on points": ({"noise": 1.0}, "part of the target"),
     "wrong powers": ({"powers": torch.ones(4)}, "each of the 3 levels"),

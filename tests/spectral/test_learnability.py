@@ -205,6 +205,10 @@ BAD = {
     "asymmetric": (lambda: eigensystem(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
     "indefinite": (lambda: eigensystem(torch.tensor([[1.0, 2.0], [2.0, 1.0]])), "no negative eigenvalues"),
     "zero": (lambda: eigensystem(torch.zeros(3, 3)), "learns nothing"),
+    "half": (lambda: eigensystem(torch.eye(3).half()), "float32 or float64"),
+    "sparse": (lambda: eigensystem(torch.eye(3).to_sparse()), "dense"),
+    "infinite ridge": (lambda: measure(ridge=math.inf), "finite"),
+    "no kernel": (lambda: measure(K=-kernel(0, 5)), "no negative eigenvalues"),
     "nan": (lambda: eigensystem(torch.full((2, 2), math.nan)), "NaN"),
     "no system": (lambda: transfer_matrix(torch.eye(3), torch.arange(2)), "Eigensystem"),
     "float rows": (lambda: transfer_matrix(system_of(), torch.ones(2)), "int64"),
@@ -223,8 +227,8 @@ BAD = {
 
 
 def measure(**changed: object) -> None:
-    call = {"n_samples": 2, "n_draws": 2, "generator": generator(0), **changed}
-    measure_learning(kernel(0, 5), torch.ones(5), call.pop("n_samples"), **call)  # type: ignore[arg-type]
+    call = {"K": kernel(0, 5), "n_samples": 2, "n_draws": 2, "generator": generator(0), **changed}
+    measure_learning(call.pop("K"), torch.ones(5), call.pop("n_samples"), **call)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", BAD)

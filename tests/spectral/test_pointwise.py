@@ -25,7 +25,7 @@ def kernel(seed: int, size: int = 30, *, dimensions: int = 3) -> tuple[torch.Ten
 
 
 @settings(max_examples=25)
-@given(seed=seeds, n=integers(1, 29), ridge=floats(0, 2), scale=floats(-6, 6))
+@given(seed=seeds, n=integers(1, 29), ridge=floats(0, 2), scale=floats(-200, 200))
 def test_every_point_is_a_sample_equally_often(seed: int, n: int, ridge: float, scale: float) -> None:
     """H_xx = n/M at every x, at any scale of the kernel."""
     K, f = kernel(seed)
@@ -109,6 +109,7 @@ BAD = {
     "none": (torch.eye(4), torch.ones(4), 0, 0.1, "at least 1"),
     "half": (torch.eye(4), torch.ones(4), 1.5, 0.1, "whole number"),
     "ridge": (torch.eye(4), torch.ones(4), 2, -0.1, "ridge"),
+    "infinite ridge": (torch.eye(4), torch.ones(4), 2, math.inf, "finite"),
     "rank": (torch.ones(4, 4), torch.ones(4), 2, 0.0, "rank 1"),
     "zero point": (
         torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])),

@@ -50,6 +50,9 @@ class LinearisedNetwork:
         if not isinstance(x, Tensor) or x.device != like.device or (x.is_floating_point() and x.dtype != like.dtype):
             given = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"x must be a tensor like the net's, {like.dtype} on {like.device}, got {given}")
+        if x.shape[1:] != self.inputs.shape[1:] or x.ndim == 0 or not bool(torch.isfinite(x).all()):
+            shape = ("m", *self.inputs.shape[1:])
+            raise InputError(f"x must be finite and like the training inputs, {shape}, got {tuple(x.shape)}")
         with torch.no_grad():
             return self.model(parameters, x)
 
@@ -58,7 +61,8 @@ class LinearisedNetwork:
         weights, origin = self.training.weights(time), self.model.origin
         chosen = {name: origin[name] for name in self.trained}
         with torch.inference_mode(False):
-            _, pullback = vjp(lambda p: self.model.function({**origin, **p}, self.inputs), chosen)  # type: ignore[misc]
+            # A copy, made inside: a first layer may work in place.
+            _, pullback = vjp(lambda p: self.model.function({**origin, **p}, self.inputs.clone()), chosen)  # type: ignore[misc]
             (direction,) = pullback(weights)
         return {name: p + direction[name] if name in direction else p.clone() for name, p in origin.items()}
 

@@ -49,9 +49,9 @@ class LearningCurve:
         test_error: mean squared error at samples without a label in the training set, as a share of the variance of
             the targets: 1 is that of predicting their mean, (k,).
         test_error_by_target: the same for each class or target, (k, c).
-        learnability: of each class or target, (6) of paper D, over all samples, (k, c).
+        learnability: of each class or target, (6) of paper D, over all samples, (k, c); predicted always by one κ.
         accuracy: of the largest output at such samples, (k,); None for real targets, and where it was not predicted.
-        kappa: paper D's κ, (k,); None where measured.
+        kappa: paper D's one κ, (k,); None where measured.
         standard_error: of `test_error`, over the training sets that were drawn, (k,); None where predicted.
         accuracy_standard_error: of `accuracy`, likewise.
     """
@@ -184,7 +184,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             by: "spectrum" is paper D's formula, one κ for all samples: at once, and without accuracies. "points" has a
                 κ for every sample (`spectral.predict_at_points`), which takes some ten products of (M, M) matrices for
                 each size. It is closer where samples differ in how hard they are, and predicts the accuracy of class
-                labels, from Gaussian outputs: on digits within 1 point from 16 labels a class on, 2 with 8 and 5
+                labels, from Gaussian outputs: on digits 1 point too high with 16 labels a class, 4 with 8 and 7
                 with 2 of them.
         """
         check_is_fitted(self, "eigenvalues_")

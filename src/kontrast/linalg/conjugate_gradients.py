@@ -72,6 +72,8 @@ def nystrom_preconditioner(
     require_whole("rank", rank)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"generator must be a torch.Generator, got {in_words(generator)}")
     drawn = torch.randn(A.n, min(rank, A.n), generator=generator, dtype=torch.float64, device=generator.device)
     test = torch.linalg.qr(drawn.to(A.device)).Q
     sketch = torch.cat([A(part) for part in torch.split(test, WIDTH, dim=1)], 1)

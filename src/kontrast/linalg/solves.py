@@ -92,7 +92,7 @@ class RidgeSystem:
             error = B.double() - (product_in_double(A, weights.double()) + self.ridge * weights.double())
         size = B.double().norm(dim=0)
         residuals = (error.norm(dim=0) / torch.where(size > 0, size, 1.0)).to(B.dtype)
-        return RidgeSolution(weights.reshape(targets.shape), residuals.reshape(targets.shape[1:]), n_steps)
+        return RidgeSolution(weights.reshape(targets.shape), residuals.detach().reshape(targets.shape[1:]), n_steps)
 
     def leave_one_out(
         self, weights: Tensor, *, n_points: int | None = None, generator: torch.Generator | None = None
@@ -255,9 +255,9 @@ def gp_posterior(K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tens
         noise: The variance σ², at least 0.
     """
     L, B, half = _factors(K_train, K_cross, targets, noise)
-    if k_test.shape != K_cross.shape[:1]:
+    if not isinstance(k_test, Tensor) or k_test.shape != K_cross.shape[:1]:
         raise InputError(
-            f"k_test must be ({K_cross.shape[0]},), the diagonal of the test kernel, got {tuple(k_test.shape)}; "
+            f"k_test must be ({K_cross.shape[0]},), the diagonal of the test kernel, got {in_words(k_test)}; "
             f"for a full covariance use gp_covariance"
         )
     mean = half.mT @ torch.linalg.solve_triangular(L, B, upper=False)
@@ -388,7 +388,7 @@ def _cholesky(A: Operator, ridge: float, *, name: str = "ridge", dtype: torch.dt
     L: Tensor
     L, info = torch.linalg.cholesky_ex(shifted)
     # Rounding of the entries moves eigenvalues by this much, so that half of all singular matrices are factorised.
-    rounding = 4 * math.sqrt(A.n) * torch.finfo(A.dtype).eps * float(shifted.diagonal().abs().max())
+    rounding = _rounding(A, shifted)
     if int(info) != 0 or not bool(torch.isfinite(L.diagonal()).all()):
         raise _not_positive(A, ridge, name)
     if ridge <= rounding and _smallest_eigenvalue(L) <= rounding:
@@ -406,21 +406,29 @@ def _smallest_eigenvalue(L: Tensor) -> float:
 
 def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
     """What to tell the user: rows that coincide or the smallest eigenvalue, and the ridge that is above rounding."""
+    pair = _equal_rows(A)
+    if pair is not None and A.tensor is not None:
+        needed = 2 * _rounding(A, A.tensor)
+        return InputError(
+            f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: rows {pair[0]} and {pair[1]} of "
+            f"{A.name} coincide, as of a sample that is there twice; leave one out or pass {name}="
+            f"{_rounded_up(needed):.2g} or more"
+        )
     try:
         ends = extreme_eigenvalues(A, tolerance=max(1e-7, 100 * torch.finfo(A.dtype).eps), max_steps=300)
     except ConvergenceError:
         ends = extreme_eigenvalues(A, tolerance=1e-3)
     size = max(abs(ends.largest), abs(ends.smallest))
     needed = max(0.0, ends.error - ends.smallest) + 4 * A.n * torch.finfo(A.dtype).eps * size
-    pair = _equal_rows(A)
-    if pair is None:
-        why = f"the smallest eigenvalue of {A.name} is about {ends.smallest:.2g} and the largest {ends.largest:.2g};"
-    else:
-        why = f"rows {pair[0]} and {pair[1]} of {A.name} coincide, as of a sample that is there twice; leave one out or"
     return InputError(
-        f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: {why} "
-        f"pass {name}={_rounded_up(needed):.2g} or more"
+        f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: the smallest eigenvalue of {A.name} is "
+        f"about {ends.smallest:.2g} and the largest {ends.largest:.2g}; pass {name}={_rounded_up(needed):.2g} or more"
     )
+
+
+def _rounding(A: Operator, entries: Tensor) -> float:
+    """What rounding of the entries moves eigenvalues by."""
+    return 4 * math.sqrt(A.n) * torch.finfo(A.dtype).eps * float(entries.diagonal().abs().max())
 
 
 def _equal_rows(A: Operator) -> tuple[int, int] | None:

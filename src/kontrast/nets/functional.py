@@ -67,11 +67,12 @@ class Linearized:
 
     def kernel_product(self, x: Tensor, cotangent: Tensor) -> Tensor:
         """K v = J (J^T v) at the origin for v of the shape of f(x), without forming J or K."""
-        _, pullback = vjp(lambda p: self.function(p, x), self.origin)  # type: ignore[misc]
+        _, pullback = vjp(lambda p: self.function(p, x.clone()), self.origin)  # type: ignore[misc]
         (direction,) = pullback(cotangent)
         return self._jvp(x, direction)[1]
 
     def _jvp(self, x: Tensor, direction: Parameters) -> tuple[Tensor, Tensor]:
+        # A copy, made inside: a first layer that works in place would change a captured tensor, which jvp refuses.
         # torch's stub lists the triple that has_aux=True would return.
-        value, slope = jvp(lambda p: self.function(p, x), (self.origin,), (direction,))  # type: ignore[misc]
+        value, slope = jvp(lambda p: self.function(p, x.clone()), (self.origin,), (direction,))  # type: ignore[misc]
         return value, slope

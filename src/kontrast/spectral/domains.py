@@ -33,6 +33,8 @@ INVARIANCE = 1e-9
 
 NODES, WEIGHTS = (torch.as_tensor(part) for part in np.polynomial.legendre.leggauss(32))
 MOST_PANELS = 256
+MOST_SPHERE = 10_000  # dimensions of a sphere: the kernel sees points with all their coordinates
+HUGE = 1e280  # values of a kernel beyond which sums of them overflow
 CONVERGED, TOO_ROUGH = 1e-14, 1e-8  # change of eigenvalues between two quadratures, over k(x, x)
 
 
@@ -163,7 +165,8 @@ def sphere_spectrum(kernel: KernelFunction, d: int, n_degrees: int, *, radius: f
         InputError: the kernel is not invariant under rotations, or not positive.
         ConvergenceError: the kernel is too rough in θ for the quadrature.
     """
-    require_whole("d", d, least=2)
+    if require_whole("d", d, least=2) > MOST_SPHERE:
+        raise InputError(f"points of d={d} coordinates are too many to hold; pass d of at most {MOST_SPHERE}")
     require_whole("n_degrees", n_degrees)
     require_positive(radius=radius)
     x, y = torch.nn.functional.normalize(torch.randn(2, N_PAIRS, d, generator=_draw(), dtype=torch.float64), dim=2)
@@ -251,8 +254,8 @@ def _values(kernel: KernelFunction, x: Tensor, y: Tensor) -> Tensor:
         raise InputError(
             f"kernel must return floats ({len(x)}, {len(y)}) for {len(x)} and {len(y)} rows, got {in_words(found)}"
         )
-    if not bool(torch.isfinite(found).all()):
-        raise InputError("the kernel is NaN or infinite at points of the domain; scale it, or look at its inputs")
+    if not bool((found.abs() < HUGE).all()):
+        raise InputError("the kernel is NaN, infinite or huge at points of the domain; scale it, or look at its inputs")
     return found.detach().double().cpu()
 
 

@@ -24,6 +24,8 @@ from scipy.special import gammaln, xlog1py, xlogy
 from kontrast._types import Tensor, in_words
 from kontrast.errors import InputError, is_number, require_not_negative, require_whole
 
+MOST_SAMPLES = 10**12
+
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
@@ -59,6 +61,10 @@ class Spectrum:
                 "eigenvalues of 0 too"
             )
         require_not_negative(remainder=self.remainder)
+        if not 1e-290 < float(values.max()) + self.remainder < 1e290:
+            raise InputError(
+                f"eigenvalues reach {float(values.max()):.3g}, with which nothing can be computed; scale the kernel"
+            )
         if self.remainder > 0 and size < math.inf:
             raise InputError(f"all {n_modes:g} modes of a finite domain are listed, so remainder must be 0")
         object.__setattr__(self, "eigenvalues", values)
@@ -120,8 +126,9 @@ class Prediction:
 def kappa(spectrum: Spectrum, n_samples: int, *, ridge: float = 0.0, replacement: bool = True) -> float:
     r"""κ with $\sum_i λ_i/(λ_i + κ) + δ/κ = n$; without replacement, of the eigenvalues $λ_i + δ/M$ and no ridge.
 
-    Infinite for n = 0; 0 where the samples determine every mode. With replacement from a finite domain
-    $\sum_i λ_i/(λ_i + κ)$ counts points that came again as less than one more. Found between bounds that the equation
+    Infinite for n = 0; 0 where the samples determine every mode, without a ridge. With replacement from a finite domain
+    $\sum_i λ_i/(λ_i + κ)$ counts points that came again as less than one more, and κ without a ridge is that of a
+    ridge of 1e-11 of the mean of k(x, x). Found between bounds that the equation
     itself gives, on a logarithmic axis, so that it is right at any scale of the kernel.
     """
     draw = _checked(spectrum, n_samples, ridge, replacement)
@@ -221,8 +228,9 @@ def _checked(spectrum: Spectrum, n_samples: int, ridge: float, replacement: bool
             f"spectrum must be a Spectrum, got {in_words(spectrum)}; make one by Spectrum(eigenvalues), "
             "eigensystem(K).spectrum, or of a domain by hypercube_spectrum and its like"
         )
-    require_whole("n_samples", n_samples, least=0)
-    require_not_negative(ridge=ridge)
+    if require_whole("n_samples", n_samples, least=0) > MOST_SAMPLES:
+        raise InputError(f"n_samples must be at most {MOST_SAMPLES:.0e}, got {n_samples}")
+    require_finite_ridge(ridge)
     M = spectrum.n_points
     finite = not replacement and math.isfinite(M)
     if finite and n_samples > M:
@@ -377,6 +385,13 @@ def _root(values: np.ndarray, counts: np.ndarray, n: int, ridge: float) -> float
     while excess(high) > 0:
         high += 1.0
     return math.exp(brentq(excess, low, high, xtol=1e-15, rtol=4 * np.finfo(float).eps))
+
+
+def require_finite_ridge(ridge: float) -> None:
+    """Refuse a ridge that is no finite number of at least 0."""
+    require_not_negative(ridge=ridge)
+    if math.isinf(ridge):
+        raise InputError("ridge must be finite: with an infinite one nothing is learned")
 
 
 def _levels(name: str, values: Tensor) -> Tensor:

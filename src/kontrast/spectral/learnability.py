@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor, in_words
-from kontrast.errors import InputError, require_not_negative, require_whole
+from kontrast.errors import InputError, require_whole
 from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
-from kontrast.spectral.eigenlearning import Spectrum
+from kontrast.spectral.eigenlearning import Spectrum, require_finite_ridge
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,7 @@ def eigensystem(K: Tensor) -> Eigensystem:
     M, noise = len(K), eigenvalue_rounding(K, torch.finfo(K.dtype).eps)
     values, vectors = torch.linalg.eigh(K.double())
     if float(values[0]) < -10 * noise:
-        raise InputError(
-            f"a kernel has no negative eigenvalues, and the smallest of this one is {float(values[0]):.3g} beside "
-            f"{float(values[-1]):.3g}; use a kernel, or add {-float(values[0]):.2g} to its diagonal"
-        )
+        raise negative_eigenvalues(float(values[0]), float(values[-1]))
     values = torch.where(values > noise, values, 0.0)
     return Eigensystem(values.flip(0) / M, fix_signs(vectors.flip(1)) * math.sqrt(M))
 
@@ -141,7 +138,7 @@ def measure_learning(
     f = checked_targets(targets, K)
     require_whole("n_samples", n_samples, least=0)
     require_whole("n_draws", n_draws)
-    require_not_negative(ridge=ridge)
+    require_finite_ridge(ridge)
     if not isinstance(generator, torch.Generator):
         raise InputError(
             f"training sets are random: pass generator=torch.Generator().manual_seed(…), got {generator!r}"
@@ -187,6 +184,8 @@ def _weights(G: Tensor, f: Tensor, ridge: float) -> Tensor:
         return torch.cholesky_solve(f, L)
     values, vectors = torch.linalg.eigh(G)
     kept = values > len(G) * torch.finfo(G.dtype).eps * values[-1]
+    if float(values[0]) < -10 * eigenvalue_rounding(G, torch.finfo(G.dtype).eps):
+        raise negative_eigenvalues(float(values[0]), float(values[-1]))
     weights: Tensor = vectors[:, kept] @ ((vectors[:, kept].mT @ f) / values[kept, None])
     return weights
 
@@ -214,7 +213,7 @@ def _at_samples(system: Eigensystem, rows: Tensor, ridge: float) -> Tensor:
     """Φ of (33), the eigenfunctions at the samples, (M, n)."""
     if not isinstance(system, Eigensystem):
         raise InputError(f"system must be an Eigensystem, got {in_words(system)}; make one by eigensystem(K)")
-    require_not_negative(ridge=ridge)
+    require_finite_ridge(ridge)
     M = len(system.functions)
     if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype != torch.int64:
         raise InputError(f"rows must be the samples' places in the domain, an int64 tensor (n,), got {in_words(rows)}")
@@ -223,10 +222,22 @@ def _at_samples(system: Eigensystem, rows: Tensor, ridge: float) -> Tensor:
     return system.functions[rows.to(system.functions.device)].mT
 
 
+def negative_eigenvalues(smallest: float, largest: float) -> InputError:
+    """What to say of a matrix that is no kernel."""
+    return InputError(
+        f"a kernel has no negative eigenvalues, and the smallest of this one is {smallest:.3g} beside {largest:.3g}; "
+        f"use a kernel, or add {-smallest:.2g} to its diagonal"
+    )
+
+
 def checked_kernel(K: Tensor) -> Tensor:
     """K, or a refusal of what is no kernel matrix."""
-    if not isinstance(K, Tensor) or K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K) or not K.is_floating_point():
-        raise InputError(f"K must be a square float tensor (M, M), the kernel over the domain, got {in_words(K)}")
+    is_matrix = isinstance(K, Tensor) and K.ndim == 2 and K.shape[0] == K.shape[1] > 0 and K.layout == torch.strided
+    if not is_matrix or K.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            "K must be a dense square float tensor (M, M), float32 or float64, the kernel over the domain, got "
+            f"{in_words(K)}"
+        )
     if not bool(torch.isfinite(K).all()):
         raise InputError("K holds NaN or infinite values; check the data behind it")
     require_symmetric(K, "K")

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import ConvergenceError, InputError, require_not_negative, require_whole
+from kontrast.errors import ConvergenceError, InputError, require_whole
 from kontrast.linalg import eigenvalue_rounding
-from kontrast.spectral.eigenlearning import Spectrum, kappa
-from kontrast.spectral.learnability import checked_kernel, checked_targets
+from kontrast.spectral.eigenlearning import Spectrum, kappa, require_finite_ridge
+from kontrast.spectral.learnability import checked_kernel, checked_targets, negative_eigenvalues
 
 MAX_STEPS = 60  # of Newton's method; 4 to 6 are taken
 TOLERANCE = 1e-10  # of log H_xx's partner, log(1 − H_xx)
@@ -84,13 +84,13 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     K = K.detach().double()
     f = checked_targets(targets, K)
     M = len(K)
-    require_not_negative(ridge=ridge)
+    require_finite_ridge(ridge)
     if require_whole("n_samples", n_samples) >= M:
         raise InputError(f"{n_samples} samples of {M} points leave none unseen; ask for at most {M - 1}")
-    p = n_samples / M
-    shifted = K.clone()
-    shifted.diagonal().add_(ridge)
-    tau, R = _tau(shifted, n_samples, ridge, eigenvalue_rounding(K, eps))
+    p, scale = n_samples / M, float(K.diagonal().mean()) + ridge
+    shifted = K / scale  # at any scale of the kernel no square overflows
+    shifted.diagonal().add_(ridge / scale)
+    tau, R = _tau(shifted, n_samples, eigenvalue_rounding(K, eps) / scale, scale)
     bias = tau[:, None] * (R @ f) / (1 - p)  # (1 − H)f, as 1 − H = τR
     products = (bias[:, :, None] * bias[:, None, :]).flatten(1)  # (M, c²)
     # q − Σ H_xy²/(p(1 − p)) q_y over τ_x², which is symmetric, as H_xy = −τ_x R_xy. Positive definite: weighted by τ,
@@ -98,7 +98,7 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     system = R.square_().div_(-p * (1 - p)).fill_diagonal_(0.0)
     system.diagonal().add_(tau.pow(-2))
     moments = _solve(system, products / tau.square()[:, None]).view(M, f.shape[1], f.shape[1])
-    return PointPrediction(n_samples, tau / M, f - bias, moments, f)
+    return PointPrediction(n_samples, tau * (scale / M), f - bias, moments, f)
 
 
 def _solve(A: Tensor, B: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def _cholesky(A: Tensor) -> Tensor:
     return L
 
 
-def _tau(shifted: Tensor, n: int, ridge: float, noise: float) -> tuple[Tensor, Tensor]:
+def _tau(shifted: Tensor, n: int, noise: float, scale: float) -> tuple[Tensor, Tensor]:
     r"""τ and $R = (K' + \mathrm{diag}\,τ)^{-1}$ with $τ_x R_{xx} = 1 - p$, by Newton's method for log τ.
 
     The derivative of log R_xx by log τ_y is −R_xy² τ_y/R_xx; the rows of $\mathrm{diag}(R_{xx}/τ_x) - R_{xy}^2$,
@@ -125,15 +125,12 @@ def _tau(shifted: Tensor, n: int, ridge: float, noise: float) -> tuple[Tensor, T
     M = len(shifted)
     values = torch.linalg.eigvalsh(shifted).flip(0)
     if float(values[-1]) < -10 * noise:
-        raise InputError(
-            f"a kernel has no negative eigenvalues, and the smallest of this one, with the ridge, is "
-            f"{float(values[-1]):.3g} beside {float(values[0]):.3g}; use a kernel, or a larger ridge"
-        )
+        raise negative_eigenvalues(scale * float(values[-1]), scale * float(values[0]))
     rank = int((values > noise).sum())
     if n >= rank or not bool((shifted.diagonal() > 0).all()):
         raise InputError(
             f"K + ridge·I has rank {rank} and {int((shifted.diagonal() <= 0).sum())} points where k(x, x) = 0, so {n} "
-            f"samples do not fit every target; pass ridge={2 * noise:.2g} or more, above rounding, not {ridge:g}"
+            f"samples do not fit every target; pass ridge={2 * scale * noise:.2g} or more, above rounding"
         )
     start = M * kappa(Spectrum(torch.where(values > noise, values, 0.0) / M), n, replacement=False)
     log_tau = torch.full_like(values, math.log(start))
@@ -150,5 +147,5 @@ def _tau(shifted: Tensor, n: int, ridge: float, noise: float) -> tuple[Tensor, T
         log_tau = log_tau - (_solve(slope, (r * off)[:, None])[:, 0] / tau).clamp(-2, 2)
     raise ConvergenceError(
         f"the κ of each point was found to {float(off.abs().max()):.2g} in {MAX_STEPS} steps, not {TOLERANCE:g}; raise "
-        f"ridge (now {ridge:g})"
+        "ridge"
     )

@@ -163,7 +163,7 @@ _CRITERIA = (
     ),
     *(
         Criterion(
-            f"exponent_depth_{depth}", f"the same with {depth} hidden layers", low=-0.6, high=-0.4, role="corrected"
+            f"exponent_depth_{depth}", f"the same, depth {depth}, without biases", low=-0.6, high=-0.4, role="corrected"
         )
         for depth in DEPTHS
     ),
