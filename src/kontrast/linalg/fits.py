@@ -69,7 +69,8 @@ def fit_power_law(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> Po
     if not (y_ > 0).all():
         raise InputError("a power law needs positive y; leave out zero or negative points and say so")
     slope, intercept, half = _line(log_x, np.log(y_), confidence)
-    return PowerLaw(slope, math.exp(intercept), slope - half, slope + half, confidence, len(y_))
+    factor = math.exp(intercept) if intercept < 709 else math.inf  # beyond the range of floats
+    return PowerLaw(slope, factor, slope - half, slope + half, confidence, len(y_))
 
 
 def fit_log_law(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> LogLaw:

@@ -61,11 +61,10 @@ class _Task:
             device=self.x.device,
         )
 
-    @property
-    def rate(self) -> float:
-        """η_0 = 1/λ_max of Θ, about half of η_critical."""
-        kernel = infinite_nngp(self.x, activation="tanh", input_scale=1 / self.x.shape[1])
-        return 1 / float(torch.linalg.eigvalsh(kernel)[-1])
+    def rate(self, net: MLP) -> float:
+        """η_0 = 1/λ_max of Θ, or of Θ̂_0 where the first layer's part of it, d/n of the rest, is large."""
+        limit = infinite_nngp(self.x, activation="tanh", input_scale=1 / self.x.shape[1])
+        return 1 / largest(*(float(torch.linalg.eigvalsh(K)[-1]) for K in (limit, _kernel(net, self.x))))
 
 
 def _task(setting: Setting, n: int, seed: int, *, kind: bool) -> _Task:
@@ -125,7 +124,8 @@ class _Descent:
 
     @classmethod
     def of(cls, task: _Task, width: int, seed: int, n_steps: int) -> _Descent:
-        net, rate = task.net(width, seed), task.rate
+        net = task.net(width, seed)
+        rate = task.rate(net)
         watch = _Watch(parameters_of(net), log_steps(n_steps, 8))
         run = gradient_descent(
             pure_function(net),
@@ -210,7 +210,7 @@ class _Flow:
     @classmethod
     def of(cls, task: _Task, width: int, seed: int) -> _Flow:
         net = task.net(width, seed)
-        constants = linearisation_constants(net, task.x, task.targets, learning_rate=task.rate)
+        constants = linearisation_constants(net, task.x, task.targets, learning_rate=task.rate(net))
         decay, top = constants.smallest_start, constants.largest_start
         tau = 0.1 / top  # in units of η_0 t; at 0.25 the error of the steps is as large as the gap
         n_steps = math.ceil(4 / (decay * tau))
