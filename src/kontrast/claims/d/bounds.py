@@ -275,9 +275,9 @@ def _spectral_norm(matrix: Tensor) -> float:
     "‖Θ̂_t − Θ̂_0‖ ≤ 6K³R_0/(λ_min√n) (59), and ‖f − f_lin‖ = O(R_0²/√n) (60).",
     corrected="All hold in every run, (58) tens of times too large, (59) more than 10^4 times, and N = "
     "(18K³R_0/λ_min²)² is 10^11 and more for ten digits. The same proof with ‖J‖₂ for ‖J‖_F, the slope of J apart "
-    "from its norm and Θ̂_0 for Θ needs about √N, and is met, with constants that are proved, by nets of width 4096 on three centred digits "
-    "of different classes. In the proof (17), (21), (22), (24), (79), (84) to (86), (101) and (103) are misprinted or "
-    "wrong, and (110) bounds a Taylor remainder; for descent (60) is 18K³R_0²/(λ_min²√n).",
+    "from its norm and Θ̂_0 for Θ needs about √N, and is met, with constants that are proved, by nets of width 4096 on "
+    "three centred digits of different classes. In the proof (17), (21), (22), (24), (79), (84) to (86), (101) and "
+    "(103) are misprinted or wrong, and (110) bounds a Taylor remainder; for descent (60) is 18K³R_0²/(λ_min²√n).",
     recorded=Verdict.VACUOUS,
     cost=4,
 )
