@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from stopwatch import CLOCKS, Stopwatch
-from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
+from tables import OtherWork, Requirement, conclude, print_table
 from torch import Tensor
 
 import kontrast as kt
@@ -229,14 +229,8 @@ def main() -> None:
     columns = ("", "width", "η|λ₁|", "ms a step", "steps", "s to the answer", "loss / minimum", "SVM accuracy")
     print_table(f"{len(task.x)} images, d = {task.d}, z = {Z}", columns, [row(r) for r in results])
     asked = [one for width in options.widths for one in requirements(results, width)]
-    print_requirements(asked)
-    share = work.share()
-    about = machine() | {"clock": options.clock, "threads": str(torch.get_num_threads()), "dtype": options.dtype}
-    print(
-        ", ".join(f"{key} {value}" for key, value in about.items()) + f"; {share:.0%} of the machine went to other work"
-    )
-    if options.json is not None:
-        write_json(options.json, about, [asdict(r) for r in results], asked)
+    threads = str(torch.get_num_threads())
+    conclude(asked, results, work, options.json, clock=options.clock, threads=threads, dtype=options.dtype)
 
 
 if __name__ == "__main__":

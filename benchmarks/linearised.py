@@ -18,12 +18,12 @@ import math
 import os
 import resource
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from stopwatch import CLOCKS, Stopwatch
-from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
+from tables import OtherWork, Requirement, conclude, print_table
 from torch import Tensor
 
 import kontrast as kt
@@ -221,12 +221,7 @@ def main() -> None:
             print(f"  {part} …", flush=True)
             results += measure()
     print_table("linearised networks", ("", "way", "s", "error", "steps", ""), [row(r) for r in results])
-    asked = requirements(results)
-    print_requirements(asked)
-    about = machine() | {"threads": str(torch.get_num_threads())}
-    print(", ".join(f"{k} {v}" for k, v in about.items()) + f"; {work.share():.0%} of the machine went to other work")
-    if options.json is not None:
-        write_json(options.json, about, [asdict(r) for r in results], asked)
+    conclude(requirements(results), results, work, options.json, threads=str(torch.get_num_threads()))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ import argparse
 import math
 import multiprocessing
 import resource
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from stopwatch import CLOCKS, Stopwatch
-from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
+from tables import OtherWork, Requirement, conclude, print_table
 from torch import Tensor
 
 import kontrast as kt
@@ -223,12 +223,7 @@ def main() -> None:
             print(f"  {part} …", flush=True)
             results += measure()
     print_table("one layer", ("", "way", "s", "error", "peak, MB", ""), [row(r) for r in results])
-    asked = requirements(results)
-    print_requirements(asked)
-    about = machine() | {"threads": str(torch.get_num_threads())}
-    print(", ".join(f"{k} {v}" for k, v in about.items()) + f"; {work.share():.0%} of the machine went to other work")
-    if options.json is not None:
-        write_json(options.json, about, [asdict(r) for r in results], asked)
+    conclude(requirements(results), results, work, options.json, threads=str(torch.get_num_threads()))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,18 @@ def machine() -> dict[str, str]:
     }
 
 
+def conclude(
+    requirements: Sequence[Requirement], results: Sequence[Any], work: OtherWork, json_file: Path | None, **about: str
+) -> None:
+    """The end of a run: the numbers to reach, the machine, and all of it in a file where one was asked for."""
+    print_requirements(requirements)
+    described = machine() | about
+    words = ", ".join(f"{key} {value}" for key, value in described.items())
+    print(f"{words}; {work.share():.0%} of the machine went to other work")
+    if json_file is not None:
+        write_json(json_file, described, [asdict(result) for result in results], requirements)
+
+
 class OtherWork:
     """How much of the machine went to something else since the start: times taken on a busy one mislead."""
 

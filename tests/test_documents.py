@@ -22,9 +22,22 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
+def programs_of(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
+
+
+def shown_by(document: str, tmp_path: Path) -> list[str]:
+    """What its programs print, each run as it stands."""
+    shown = []
+    for k, program in enumerate(programs_of(document)):
+        (tmp_path / f"{k}.py").write_text(program)
+        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    return shown
+
+
 @pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md"])
 def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
+    programs = programs_of(document)
     assert programs
     shown = []
     for k, program in enumerate(programs):
@@ -36,33 +49,23 @@ def test_the_python_examples_run_as_they_stand(document: str, tmp_path: Path) ->
 
 
 def test_the_kernel_examples_run_as_they_stand(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/kernels.md").read_text(), flags=re.S)
-    assert len(programs) == 2
-    for k, program in enumerate(programs):
-        (tmp_path / f"{k}.py").write_text(program)
-        assert run(tmp_path / f"{k}.py", cwd=tmp_path)
+    shown = shown_by("docs/kernels.md", tmp_path)
+    assert len(shown) == 2
+    assert all(shown)
     assert (tmp_path / "kernel.npy").is_file()
 
 
 def test_the_examples_of_dynamics_run_as_they_stand(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/dynamics.md").read_text(), flags=re.S)
-    assert len(programs) == 3
-    shown = []
-    for k, program in enumerate(programs):
-        (tmp_path / f"{k}.py").write_text(program)
-        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    shown = shown_by("docs/dynamics.md", tmp_path)
+    assert len(shown) == 3
     equation, trained = re.findall(r"(-\d+\.\d+)", shown[0])[3:5]
     assert float(equation) == pytest.approx(float(trained), abs=2e-3)
     assert "1.0000, 1.0000]" in shown[1]
 
 
 def test_the_examples_of_learnability_run_as_they_stand(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/learnability.md").read_text(), flags=re.S)
-    assert len(programs) == 3
-    shown = []
-    for k, program in enumerate(programs):
-        (tmp_path / f"{k}.py").write_text(program)
-        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    shown = shown_by("docs/learnability.md", tmp_path)
+    assert len(shown) == 3
     losses = [float(number) for number in shown[0].splitlines()[0].strip("[]").split(",")]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == 0
@@ -82,12 +85,8 @@ def test_label_efficiency(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_patterns_run_as_they_stand(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/patterns.md").read_text(), flags=re.S)
-    assert len(programs) == 3
-    shown = []
-    for k, program in enumerate(programs):
-        (tmp_path / f"{k}.py").write_text(program)
-        shown.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
+    shown = shown_by("docs/patterns.md", tmp_path)
+    assert len(shown) == 3
     assert "0 starts without" in shown[0]
     with Image.open(tmp_path / "patterns.png") as picture:
         assert picture.width > 600
@@ -129,7 +128,7 @@ def indented(program: str) -> str:
 
 
 def test_the_readme_example_is_five_lines() -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    programs = programs_of("README.md")
     assert len(programs) == 5
     assert len([line for line in programs[-1].splitlines() if line.strip()]) == 5
 
@@ -188,12 +187,7 @@ def test_embed_your_images(tmp_path: Path) -> None:
 
 
 def test_the_embedding_examples_run_as_they_stand(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/embeddings.md").read_text(), flags=re.S)
-    said = []
-    for k, program in enumerate(programs):
-        (tmp_path / f"{k}.py").write_text(program)
-        said.append(run(tmp_path / f"{k}.py", cwd=tmp_path))
-    first, head, loader = said
+    first, head, loader = shown_by("docs/embeddings.md", tmp_path)
     assert first.startswith("torch.Size([1797, 32])")
     assert head.startswith("torch.Size([1797, 32])")
     assert loader == "True\n"
