@@ -101,6 +101,9 @@ def test_a_singular_kernel_has_rates_and_rounding_below_zero_is_no_matter() -> N
     assert abs(rates.smallest) <= rates.error
     assert rates.critical == pytest.approx(rates.stable, rel=1e-14)
     assert rates.critical <= rates.stable
+    below = learning_rates(torch.tensor([-4e-15, 1.0], dtype=torch.float64).diag())
+    assert below.smallest == -4e-15
+    assert below.critical == below.stable == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kontrast.dynamics import ensemble, fixed_kernel_flow, mse_training
 from kontrast.dynamics import mse as module
 from kontrast.errors import InputError, KontrastError
 from kontrast.kernels import InfiniteNetwork
-from kontrast.linalg import gp_covariance
+from kontrast.linalg import eigenvalue_rounding, gp_covariance
 from tests.cases import DTYPES, generator, randn
 from tests.reference import linearised as reference
 
@@ -145,7 +145,53 @@ def test_the_limit_of_a_singular_kernel_is_the_pseudo_inverse() -> None:
     kept = residual - matrix @ (inverse @ residual)
     torch.testing.assert_close(training.outputs(math.inf), targets + kept.view(N, Z), rtol=1e-9, atol=1e-10)
     assert training.loss(math.inf) == pytest.approx(float(kept.square().sum()) / 2)
-    assert training.tolerance == pytest.approx(N * Z * torch.finfo(torch.float64).eps * 10**0.5)
+    assert training.tolerance == eigenvalue_rounding(matrix, torch.finfo(torch.float64).eps)
+
+
+def rounding(dtype: torch.dtype, n: int) -> float:
+    """What rounding may leave of zero, of a kernel of n rows with a 1 on the diagonal and nothing else."""
+    eps = torch.finfo(dtype).eps
+    return 16 * eps if dtype is torch.float64 else 4 * n**0.5 * eps
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_what_may_be_rounding_of_zero_is_never_learned(dtype: torch.dtype) -> None:
+    """Eigenvalues on both sides of the tolerance, and below zero: rounding down to ten times it, no kernel beyond."""
+    start, targets, small = torch.zeros(3, 1, dtype=dtype), torch.ones(3, 1, dtype=dtype), rounding(dtype, 3)
+
+    def training(*shares: float) -> module.MSETraining:
+        return mse_training(torch.tensor([1.0, *(s * small for s in shares)], dtype=dtype).diag(), start, targets)
+
+    assert training(0, 0).tolerance == pytest.approx(small, rel=1e-9, abs=0)
+    assert training(1.2, 0.8).outputs(math.inf)[:, 0].tolist() == [1, 1, 0]
+    assert training(0.0, -9.0).outputs(math.inf)[:, 0].tolist() == [1, 0, 0]
+    for below in (-11.0, -1e3, -0.5 / small):
+        with pytest.raises(InputError, match=r"positive semidefinite, but has the eigenvalue -\S+ beside 1; is it a"):
+            training(0.0, below).outputs(math.inf)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("share", [0.5, 5.0])
+def test_the_limit_of_a_large_kernel_that_is_nearly_singular(share: float, method: str) -> None:
+    """Cholesky goes through in both cases, and is right where the smallest eigenvalue is above the tolerance alone."""
+    n = 1010  # above SMALL
+    v = torch.nn.functional.normalize(randn(n), dim=0)
+    tolerance = 16 * torch.finfo(torch.float64).eps * n
+    K = torch.eye(n).double() - (1 - share * tolerance) * torch.outer(v, v)  # 1, and along v share·tolerance
+    K = (K + K.mT) / 2
+    start, targets = torch.zeros(n, 1).double(), randn(n, 1, seed=1)
+    training = mse_training(K, start, targets, learning_rate=0.5, method=method)
+    weights, along = training.weights(math.inf), v[:, None] * (v @ targets)
+    assert training.tolerance == pytest.approx(tolerance, rel=1e-2, abs=0)
+    assert int(torch.linalg.cholesky_ex(K).info) == 0
+    if share < 1:  # the pseudo-inverse
+        torch.testing.assert_close(weights, targets - along, rtol=0, atol=1e-9)
+        torch.testing.assert_close(training.outputs(math.inf), targets - along, rtol=0, atol=1e-9)
+        assert training.loss(math.inf) == pytest.approx(float(along.square().sum()) / 2, rel=1e-9)
+    else:
+        assert "_modes" not in training.__dict__
+        torch.testing.assert_close(K @ weights, targets, rtol=0, atol=1e-2)
+        assert float(v @ weights[:, 0]) == pytest.approx(float(v @ targets[:, 0]) / (share * tolerance), rel=0.1)
 
 
 @pytest.mark.parametrize("method", METHODS)

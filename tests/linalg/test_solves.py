@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kontrast import linalg
 from kontrast.errors import ConvergenceError, InputError
+from kontrast.linalg import solves
 from tests.cases import DTYPES, generator, randn
 from tests.reference import regression as reference
 
@@ -271,6 +272,27 @@ def test_the_first_rows_that_coincide_are_named(dtype: torch.dtype, method: str)
     named = float(re.search(r"pass ridge=(\S+) or more", str(error.value)).group(1))
     assert named < 0.01
     linalg.ridge_solve(x @ x.mT, randn(30, dtype=dtype), ridge=named)
+
+
+@pytest.mark.parametrize("pair", [(3, 28), (12, 17), (25, 28), (29, 30)])
+def test_rows_that_coincide_are_named_wherever_they_are(pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four strips of rows, the first of the two in any, the other in the same or a later one."""
+    monkeypatch.setattr(solves, "STRIP", 31 * 10)
+    x = randn(31, 40)
+    x[pair[1]] = x[pair[0]]
+    with pytest.raises(InputError, match=rf"rows {pair[0]} and {pair[1]} of K coincide"):
+        linalg.ridge_solve(x @ x.mT, randn(31), ridge=0.0)
+    phi = randn(31, 20)  # singular, and no two rows alike
+    with pytest.raises(InputError, match="the smallest eigenvalue of K is about"):
+        linalg.ridge_solve(phi @ phi.mT, randn(31), ridge=0.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_differ_do_not_coincide(dtype: torch.dtype) -> None:
+    """k_00 + k_11 − 2 k_01 = 0, as of equal rows, but of a matrix that is no kernel and has rows that differ."""
+    K = torch.tensor([[1.0, 1.0, 0.5], [1.0, 1.0, -0.5], [0.5, -0.5, 1.0]], dtype=dtype)
+    with pytest.raises(InputError, match=r"the smallest eigenvalue of K is about -0.37 and the largest 2"):
+        linalg.ridge_solve(K, K[0], ridge=0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -18,6 +18,7 @@ from kontrast.kernels import InfiniteNetwork
 from kontrast.spectral import (
     GaussianKernel,
     NetworkKernel,
+    Spectrum,
     TangentKernel,
     circle,
     circle_spectrum,
@@ -241,6 +242,51 @@ every_domain = pytest.mark.parametrize("spectrum", DOMAINS.values(), ids=DOMAINS
 def test_what_is_no_invariant_kernel_is_refused(spectrum: Callable[[Any], Any], kernel: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         spectrum(kernel)
+
+
+@every_domain
+@pytest.mark.parametrize("off", [1e-3, 1e-7])
+def test_a_kernel_that_is_nearly_invariant_is_refused(spectrum: Callable[[Any], Any], off: float) -> None:
+    gauss = KERNELS["gauss"]
+    with pytest.raises(InputError, match=r"symmetric and a function of the .* alone"):
+        spectrum(lambda x, y: gauss(x, y) + off * of_the_first_coordinate(x, y))
+    rounded = spectrum(lambda x, y: gauss(x, y) + 1e-12 * of_the_first_coordinate(x, y))
+    torch.testing.assert_close(rounded.eigenvalues, spectrum(gauss).eigenvalues, rtol=0, atol=1e-11)
+
+
+@every_domain
+@pytest.mark.parametrize("below", [1e-3, 1e-7])
+def test_a_small_negative_eigenvalue_is_refused_and_rounding_is_not(
+    spectrum: Callable[[Any], Any], below: float
+) -> None:
+    """The linear function has one level."""
+    with pytest.raises(InputError, match=r"no negative eigenvalues, and one of this function is -"):
+        spectrum(lambda x, y: 1 - below * (x @ y.mT))
+    rounded = spectrum(lambda x, y: 1 - 1e-12 * (x @ y.mT))
+    assert not rounded.eigenvalues[1:].any()
+
+
+def equal(x: Tensor, y: Tensor) -> Tensor:
+    return (x[:, None] == y).all(2).double()
+
+
+@pytest.mark.parametrize("d", [2, 3, 10])
+def test_a_kernel_of_a_point_with_itself_is_the_same_everywhere(d: int) -> None:
+    """Independent noise at every point is invariant; noise of another variance elsewhere is not."""
+    gauss = KERNELS["gauss"]
+
+    def spectrum(kernel: KernelFunction) -> Spectrum:
+        return sphere_spectrum(kernel, d, 5)
+
+    noisy = spectrum(lambda x, y: gauss(x, y) + 0.5 * equal(x, y))
+    assert noisy.trace == pytest.approx(1.5, rel=1e-9)
+    for elsewhere in (
+        spectrum,
+        lambda kernel: hypercube_spectrum(kernel, d),
+        lambda kernel: circle_spectrum(kernel, 30),
+    ):
+        with pytest.raises(InputError, match=r"symmetric and a function of the .* alone"):
+            elsewhere(lambda x, y: gauss(x, y) + equal(x, y) * (2 + x.prod(1, keepdim=True)))
 
 
 def test_a_kernel_that_is_not_symmetric_is_refused() -> None:

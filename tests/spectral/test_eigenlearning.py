@@ -137,6 +137,18 @@ def test_points_that_come_again_count_for_less(seed: int, n: int, ridge: float) 
     assert float(found.test_error) >= missing * float(found.unseen_error) * (1 - 1e-9)
 
 
+@given(seed=seeds, n=integers(1, 100), scale=floats(-50, 50))
+def test_without_a_ridge_distinct_points_alone_count(seed: int, n: int, scale: float) -> None:
+    """Of n draws M(1 − (1 − 1/M)^n) are distinct on average: κ and L are those of as many samples."""
+    values, distinct = decaying(seed, fall=1.0), 40 * (1 - (1 - 1 / 40) ** n)
+    found = predict_learning(Spectrum(values * 10**scale), torch.ones(40), n)
+    expected = reference.kappa(values.tolist(), distinct, 0.0)
+    assert found.kappa / 10**scale == pytest.approx(expected, rel=1e-6)
+    assert float(found.learnabilities.sum()) == pytest.approx(distinct, rel=1e-7)
+    assert found.learnabilities.tolist() == pytest.approx((values / (values + expected)).tolist(), rel=1e-6)
+    assert float(found.train_error) < 1e-15 * float(found.test_error)
+
+
 def test_one_point_drawn_again_and_again_is_ridge_regression() -> None:
     found = predict_learning(Spectrum(torch.tensor([2.0])), torch.tensor([3.0]), 5, ridge=0.4)
     assert float(found.learnability) == pytest.approx(10 / 10.4)

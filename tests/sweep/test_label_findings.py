@@ -89,6 +89,20 @@ def test_a_diverged_run_is_no_candidate() -> None:
     assert "every embedding diverged" in none.sentence
 
 
+def test_a_run_that_diverged_in_one_seed_is_no_candidate() -> None:
+    """Its mean over the other seeds would be of an easier question."""
+    result = made({"dot": [0.7, 0.8, 0.99], "pixels": [0.2, 0.5, 0.9]}, n_seeds=3)
+    for name in LABEL_MEASURES:
+        result[name][{"width": -1, "seed": 1, "representation": 0}] = math.nan
+    labels = find_labels(result)
+    for curves in (labels.errors, labels.predicted_errors, labels.spectrum_errors, labels.accuracies):
+        assert all(math.isnan(value) for value in curves["dot"])
+    assert labels.level == pytest.approx(LABEL_SHARE * 0.9)
+    assert labels.best == "pixels"
+    assert math.isnan(labels.needed["dot"])
+    assert math.isnan(labels.predicted_needed["dot"])
+
+
 def test_findings_hold_them_where_they_were_asked_for() -> None:
     plain, asked = find(study()), find(study(labels=True))
     assert plain.labels is None

@@ -128,6 +128,45 @@ def test_a_linear_activation_meets_the_proved_slope() -> None:
     assert jacobian_at(model, x).slope == pytest.approx(ball.slope)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "erf", "sigmoid"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 3.0])
+def test_lemma_b1_is_nearly_met_at_the_edge_of_the_ball(activation: str, share: float) -> None:
+    """One sample where φ'' is largest, and all of the way in the largest output weight: J turns by ω φ'' there."""
+    model, x, radius = net(3, d=1, activation=activation), torch.ones(1, 1, dtype=torch.float64), 40.0
+    grid = torch.linspace(0, 4, 4001, dtype=torch.float64)
+    (V,), W = model.layers()
+    with torch.no_grad():
+        V.fill_(float(grid[model.activation.second(grid).abs().argmax()]))
+        W.copy_(share * radius * torch.tensor([[0.5], [1.0], [-0.2]]))
+    ball = jacobian_on_ball(constants(model, x, torch.ones(1, 1, dtype=torch.float64)), radius)
+    inner, outer = ({name: p.clone() for name, p in parameters_of(model).items()} for _ in range(2))
+    for point, turn in ((inner, 0.0), (outer, 1e-4)):
+        (V,), W = model.layers(point)
+        V[1] += turn
+        W[1] += radius * (1 - 1e-6)
+    turned = float((jacobian(model, x, outer) - jacobian(model, x, inner)).norm()) / 1e-4 / math.sqrt(3)
+    assert 0.97 * ball.slope < turned <= ball.slope
+    found = jacobian_at(model, x, [inner, outer])
+    assert found.radius <= radius
+    assert 0.97 * ball.slope < found.slope <= ball.slope
+    assert found.norm <= ball.norm
+
+
+def test_the_first_step_of_a_linear_activation_meets_the_taylor_remainder() -> None:
+    """f = Σ w_i v_i x with v = w: J is constant in its slope, and the step turns both layers alike."""
+    model, x, y = net(4, d=1, activation="linear"), torch.full((1, 1), 1.7).double(), torch.full((1, 1), -2.0).double()
+    (V,), W = model.layers()
+    with torch.no_grad():
+        W.copy_(V)
+    k = constants(model, x, y, 0.3)
+    run, linear = descent(model, x, y, 0.3, 1), Linearized.of(model)
+    point = {name: p[1] for name, p in run.parameters.items()}
+    remainder = float((model.at(point, x) - linear(point, x)).norm())
+    bound = taylor_remainder(k, jacobian_on_ball(k, 0.0), step=1, form="sharp")
+    assert remainder > 1e-3
+    assert bound.value == pytest.approx(remainder, rel=1e-9)
+
+
 def descent(model: MLP, x: Tensor, y: Tensor, rate: float, n_steps: int) -> Any:
     return gradient_descent(
         pure_function(model),
@@ -287,6 +326,14 @@ def test_a_rate_above_the_critical_one_is_told() -> None:
             failed = theorem_b2(fast, jacobian_at(model, x), form=form)[0].failed  # type: ignore[arg-type]
             assert ("learning rate" in failed) is fails
             assert "Lemma B.1" in failed  # found at points, not proved
+
+
+def test_79_asks_for_a_third_of_the_smallest_eigenvalue() -> None:
+    ball = JacobianBall(1.0, 1.5, 1.2, 0.3, proved=True)
+    for share, fails in ((0.99, False), (1.01, True), (8.9, True)):
+        k = replace(some_constants(), smallest=0.6, kernel_error=share * 0.2)
+        assert ("(79)" in theorem_b2(k, ball)[0].failed) is fails
+        assert "(79)" not in [assumption.name for assumption in theorem_b2(k, ball, form="sharp")[0].assumptions]
 
 
 def test_nothing_decays_at_a_rate_far_too_large() -> None:

@@ -26,6 +26,7 @@ MOST_DIMENSIONS = 1000  # of a hypercube whose spectrum is asked for: binomials 
 MOST_CORNERS = 20  # of one that is held point by point
 MOST_PARITIES = 13  # and of one whose 4^d values of parities are
 N_PAIRS = 16  # random pairs at which invariance is looked at
+N_SAME = 6  # of them are a point with itself
 
 # All over k(x, x): an eigenvalue below ROUNDING is 0, one below −INVARIANCE refused.
 ROUNDING = 16 * float(np.finfo(float).eps)
@@ -94,6 +95,7 @@ def hypercube_spectrum(kernel: KernelFunction, d: int) -> Spectrum:
     at = torch.arange(d + 1)
     row = _row(kernel, (1 - 2 * (at[:d] < at[:, None]).long()).double())
     x, y = (1 - 2 * torch.randint(0, 2, (2, N_PAIRS, d), generator=_draw())).double()
+    y[:N_SAME] = x[:N_SAME]
     _require_invariant(kernel, x, y, row[(x != y).sum(1)], row[0], "the number of coordinates in which x and y differ")
     counts, size = [math.comb(d, k) for k in range(d + 1)], 2**d
     values, sums = [], counts
@@ -137,6 +139,7 @@ def circle_spectrum(kernel: KernelFunction, n_points: int, *, radius: float = 1.
     points = circle(n_points, radius=radius)
     row = _row(kernel, points)
     i, j = torch.randint(0, n_points, (2, N_PAIRS), generator=_draw())
+    j[:N_SAME] = i[:N_SAME]
     apart = (j - i) % n_points
     _require_invariant(kernel, points[i], points[j], row[apart], row[0], "the angle between x and y")
     values = torch.fft.rfft(row).real / n_points
@@ -170,7 +173,7 @@ def sphere_spectrum(kernel: KernelFunction, d: int, n_degrees: int, *, radius: f
     require_whole("n_degrees", n_degrees)
     require_positive(radius=radius)
     x, y = torch.nn.functional.normalize(torch.randn(2, N_PAIRS, d, generator=_draw(), dtype=torch.float64), dim=2)
-    y[0] = x[0]
+    y[:N_SAME] = x[:N_SAME]
     angles = 2 * torch.atan2((x - y).norm(dim=1), (x + y).norm(dim=1))
     top, *expected = _row(kernel, _arc(angles, d, radius))
     _require_invariant(kernel, radius * x, radius * y, torch.stack(expected), top, "the angle between x and y")
