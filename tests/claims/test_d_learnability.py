@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kontrast.claims import Setting, measure, select
 from kontrast.claims.d import learnability, prediction
 from kontrast.spectral import Spectrum, hypercube_spectrum, measure_learning, predict_learning
 from tests.claims.breaks import Break, assert_noticed, each_of, times, with_keyword
@@ -78,3 +79,10 @@ def test_a_broken_implementation_changes_the_verdict(
     claim_id: str, where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_noticed(claim_id, where, name, broken, monkeypatch, n_seeds=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("claim_id", ["D.nofree", "D.mono"])
+def test_on_a_gpu(claim_id: str) -> None:
+    (claim,) = select([claim_id])
+    assert measure(claim, Setting(scale="quick", device="cuda")).verdict is claim.recorded

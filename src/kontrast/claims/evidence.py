@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from kontrast._types import Tensor
 from kontrast.linalg import LogLaw, PowerLaw
 
 Role = Literal["printed", "corrected", "informative", "against"]
@@ -117,12 +118,13 @@ class Panel:
     y_log: bool = True
 
 
-def curve(label: str, x: ArrayLike, y: ArrayLike, style: Style = "line") -> Curve:
-    """A `Curve` of arrays."""
+def curve(label: str, x: ArrayLike | Tensor, y: ArrayLike | Tensor, style: Style = "line") -> Curve:
+    """A `Curve` of arrays, or of tensors wherever they are."""
     return Curve(label, _numbers(x), _numbers(y), style)
 
 
-def _numbers(values: ArrayLike) -> tuple[float, ...]:
+def _numbers(values: ArrayLike | Tensor) -> tuple[float, ...]:
+    values = values.detach().cpu() if isinstance(values, Tensor) else values
     return tuple(float(value) for value in np.asarray(values, dtype=float).reshape(-1))
 
 
