@@ -49,6 +49,13 @@ def require_not_negative(**values: float) -> None:
             raise InputError(f"{name} must be a number of 0 or more, got {value!r}")
 
 
+def require_finite_not_negative(**values: float) -> None:
+    """Raise `InputError` unless every named value is a finite number of at least zero, as a ridge is."""
+    for name, value in values.items():
+        if not is_number(value) or not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
 def require_whole(name: str, value: Any, *, least: int = 1, otherwise: str = "") -> int:
     """`value` as an int; raises `InputError` unless it is a whole number, numpy's too, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

@@ -740,16 +740,10 @@ def result() -> DeepLinearFlow:
 # A GPU
 
 
-def gpu() -> str:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU here")
-    return "cuda"
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("flow", FLOWS)
 def test_a_gpu_gives_the_same_flow(flow: str) -> None:
-    device = gpu()
+    device = "cuda"
     for z in (1, 2):
         options = {"times": [0.0, 0.5, 5.0], "flow": flow}
         there = deep_linear_flow(C4.to(device), START[:, :z].to(device), **options)
@@ -762,7 +756,7 @@ def test_a_gpu_gives_the_same_flow(flow: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("flow", FLOWS)
 def test_a_gpu_trains_the_same_network(flow: str) -> None:
-    device = gpu()
+    device = "cuda"
     options = {"learning_rate": 0.05, "n_steps": 40, "flow": flow}
     here = train_deep_linear(linear_net(4, 8, 2, depth=2), C4, **options)
     there = train_deep_linear(linear_net(4, 8, 2, depth=2, device=device), C4.to(device), **options)

@@ -337,6 +337,14 @@ def test_more_moments_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPa
     assert fitted.learning_curve([20]).test_error.shape == (1,)
 
 
+def test_a_bar_is_shown_on_standard_error_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = pictures(12).reshape(12, -1), np.arange(12) % 2
+    KernelLearnability(progress=True).fit(x, y).learning_curve([4], by="points")
+    said = capsys.readouterr()
+    assert "predicting" in said.err
+    assert said.out == ""
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     data = load("digits", dtype=torch.float64)

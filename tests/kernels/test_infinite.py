@@ -313,7 +313,6 @@ def test_images_are_flattened() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("bias_std", [0.0, 0.7])
 @pytest.mark.parametrize("activation", ALL)
 def test_the_gpu_agrees_with_the_cpu_at_hard_inputs(activation: str, bias_std: float) -> None:

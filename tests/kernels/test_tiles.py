@@ -158,7 +158,6 @@ def test_no_rows_and_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_from_the_gpu_into_host_memory() -> None:
     x = randn(300, 20, dtype=torch.float32)
     host = torch.empty(300, 300)

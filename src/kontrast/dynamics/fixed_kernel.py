@@ -116,8 +116,16 @@ def _product(kernel: Kernel, outputs: Tensor) -> Callable[[Tensor], Tensor]:
     if kernel.shape == (m, m):
         return lambda v: kernel @ v
     if kernel.shape == (m, m, z, z):
-        matrix = kernel.permute(0, 2, 1, 3).reshape(m * z, m * z)  # K_(x i)(y j), one dense product a step
+        matrix = flat_kernel(kernel)  # one dense product a step
         return lambda v: (matrix @ v.reshape(-1)).view(m, z)
     raise InputError(
         f"the kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
     )
+
+
+def flat_kernel(kernel: Tensor) -> Tensor:
+    """A (n, m, z, z) kernel as the (nz, mz) matrix K_(x i)(y j); a matrix as it is."""
+    if kernel.ndim != 4:
+        return kernel
+    n, m, z, w = kernel.shape
+    return kernel.permute(0, 2, 1, 3).reshape(n * z, m * w)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kontrast._types import Tensor
+from kontrast.dynamics.fixed_kernel import flat_kernel
 from kontrast.errors import InputError
 from kontrast.kernels import NTKOperator
 from kontrast.linalg import ExtremeEigenvalues, as_operator, as_symmetric, top_eigenpairs
@@ -76,11 +77,3 @@ def _by_lanczos(kernel: Tensor | NTKOperator, dtype: torch.dtype) -> ExtremeEige
     largest, smallest = float(top.values[0]), -float(low.values[0])
     error = max(float(top.residuals[0]), float(low.residuals[0])) * max(abs(largest), abs(smallest))
     return ExtremeEigenvalues(largest, smallest, error)
-
-
-def flat_kernel(kernel: Tensor) -> Tensor:
-    """A (n, m, z, z) kernel as the (nz, mz) matrix K_(x i)(y j); a matrix as it is."""
-    if kernel.ndim != 4:
-        return kernel
-    n, m, z, w = kernel.shape
-    return kernel.permute(0, 2, 1, 3).reshape(n * z, m * w)

@@ -16,8 +16,7 @@ from torch.func import vjp
 
 from kontrast._types import Tensor
 from kontrast.dynamics.descent import gradient_descent
-from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow
-from kontrast.dynamics.learning_rates import flat_kernel
+from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
 from kontrast.dynamics.mse import MSETraining, Training, mse_training, require_method, require_targets
 from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.times import increasing_times

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 
 from kontrast._types import Tensor, in_words
-from kontrast.dynamics.learning_rates import flat_kernel
+from kontrast.dynamics.fixed_kernel import flat_kernel
 from kontrast.errors import InputError, KontrastError, require_not_negative, require_positive
 from kontrast.kernels import InfiniteNetwork
 from kontrast.linalg import as_symmetric, eigenvalue_rounding, spectral_norm

@@ -20,6 +20,7 @@ from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, genera
 from kontrast.estimators.samples import Samples, read_samples
 from kontrast.kernels import InfiniteNetwork
 from kontrast.nets import EncoderFeatures
+from kontrast.progress import progress_bar
 from kontrast.spectral import (
     Eigensystem,
     Kernel,
@@ -97,6 +98,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         device: "cpu", "cuda", …; None is where X is.
         dtype: "float32" or "float64" of features and kernel; None is X's own. The rest is in float64.
         random_state: a seed or a RandomState; None counts as 0.
+        progress: show a bar, of `measure` and of curves by points.
 
     Attributes:
         eigenvalues_: of the kernel over its M samples, divided by M, descending, (M,).
@@ -123,6 +125,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         device: str | None = None,
         dtype: str | None = None,
         random_state: Any = 0,
+        progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.features = features
@@ -134,6 +137,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
+        self.progress = progress
 
     @all_or_nothing
     def fit(self, X: Any, y: Any) -> Self:
@@ -208,7 +212,11 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "eigenvalues_")
         sizes, n_draws = self._sizes(n_samples), require_whole("n_draws", n_draws)
         generator = generator_of(self.random_state)
-        draws = [[self._regress(n, generator) for _ in range(n_draws)] for n in sizes]
+        draws = []
+        with progress_bar("measuring", self.progress) as advance:
+            for k, n in enumerate(sizes):
+                draws.append([self._regress(n, generator) for _ in range(n_draws)])
+                advance(k + 1, len(sizes))
         errors = torch.stack([torch.stack([one[0] for one in row]) for row in draws])  # (k, draws, c)
         shares = torch.stack([torch.stack([one[1] for one in row]) for row in draws])
         hits = np.array([[one[2] for one in row] for row in draws])  # (k, draws)
@@ -339,11 +347,13 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
                 "max_samples, or take by='spectrum'"
             )
         errors, accuracies = [], []
-        for n in sizes:
-            found = predict_at_points(self._K, self._targets, n, ridge=self.ridge_)
-            errors.append(found.unseen_error)
-            if self._labels is not None:
-                accuracies.append(_accuracy(found, self._labels, self._centre, generator_of(self.random_state)))
+        with progress_bar("predicting", self.progress) as advance:
+            for k, n in enumerate(sizes):
+                found = predict_at_points(self._K, self._targets, n, ridge=self.ridge_)
+                errors.append(found.unseen_error)
+                if self._labels is not None:
+                    accuracies.append(_accuracy(found, self._labels, self._centre, generator_of(self.random_state)))
+                advance(k + 1, len(sizes))
         return torch.stack(errors), np.array(accuracies) if accuracies else None
 
     def _regress(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:

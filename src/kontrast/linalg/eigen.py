@@ -172,9 +172,13 @@ def eigenvalue_rounding(K: Tensor, eps: float) -> float:
     Errors of the entries are nearly independent, so that they add up to √n of them and not to n: below this an
     eigenvalue may be zero, or of either sign. An eigenvalue far below the largest need not be rounding.
     """
-    diagonal = K.diagonal().abs()
-    entries = math.sqrt(len(K)) * eps * float(diagonal.max())
-    return 4 * max(entries, 4 * torch.finfo(torch.float64).eps * float(diagonal.sum()))
+    decomposition = 16 * torch.finfo(torch.float64).eps * float(K.diagonal().abs().sum())
+    return max(entry_rounding(K, eps), decomposition)
+
+
+def entry_rounding(K: Tensor, eps: float) -> float:
+    """The part of `eigenvalue_rounding` that the entries' own rounding to `eps` makes."""
+    return 4 * math.sqrt(len(K)) * eps * float(K.diagonal().abs().max())
 
 
 def fix_signs(vectors: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import InputError
+from kontrast.errors import InputError, require_finite_not_negative
 from kontrast.linalg.eigen import extreme_eigenvalues
 from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution
 from kontrast.memory import rows_that_fit
@@ -140,8 +140,7 @@ def condition_number(K: Matrix, *, ridge: float = 0.0, tolerance: float | None =
     is relative to the largest eigenvalue, so without a ridge nothing above 1/tolerance can be told from infinity.
     """
     require_symmetric(K, "K")
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge must be a finite number of at least 0, got {ridge}")
+    require_finite_not_negative(ridge=ridge)
     ends = extreme_eigenvalues(K, tolerance=tolerance)
     bottom = ends.smallest + ridge
     value = (ends.largest + ridge) / bottom if bottom > ends.error else math.inf

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from kontrast._types import Tensor, in_words
-from kontrast.errors import ConvergenceError, InputError, is_number, require_whole
+from kontrast.errors import ConvergenceError, InputError, is_number, require_finite_not_negative, require_whole
 from kontrast.linalg.conjugate_gradients import (
     NotPositiveError,
     Preconditioner,
     conjugate_gradients,
     product_in_double,
 )
-from kontrast.linalg.eigen import extreme_eigenvalues
+from kontrast.linalg.eigen import entry_rounding, extreme_eigenvalues
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -72,7 +72,7 @@ class RidgeSystem:
         self.operator = as_operator(K, n=n, dtype=dtype, device=device, name="K")
         if method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        _check_ridge(ridge)
+        require_finite_not_negative(ridge=ridge)
         if preconditioner is not None and not callable(preconditioner):
             raise InputError(f"preconditioner must be a function of (n, b) blocks, got {in_words(preconditioner)}")
         if tolerance is not None and not (is_number(tolerance) and 0 < tolerance < 1):
@@ -283,7 +283,7 @@ def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise: float) -> Tens
     """
     A = as_operator(K, name="K")
     B = _checked_targets(A, targets, wider=False)
-    _check_ridge(noise, "noise")
+    require_finite_not_negative(noise=noise)
     L = _cholesky(A, noise, name="noise")
     fit = torch.linalg.solve_triangular(L, B, upper=False).square().sum(0)
     value: Tensor = -0.5 * fit - L.diagonal().log().sum() - 0.5 * A.n * math.log(2 * math.pi)
@@ -294,7 +294,7 @@ def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise: float) ->
     """L with L L^T = K + noise·I, the targets as (n, c), and L^-1 K_cross^T."""
     A = as_operator(K_train, name="K_train")
     B = _checked_targets(A, targets, wider=False)
-    _check_ridge(noise, "noise")
+    require_finite_not_negative(noise=noise)
     _check_cross(A, K_cross, "K_train", wider=False)
     L = _cholesky(A, noise, name="noise")
     return L, B, torch.linalg.solve_triangular(L, K_cross.mT, upper=False)
@@ -322,11 +322,6 @@ def _require_tensor(values: Any, name: str) -> None:
             f"{name} must be floating-point numbers, got {in_words(values)}; of class labels pass one column a class, "
             f"torch.nn.functional.one_hot(labels).double()"
         )
-
-
-def _check_ridge(ridge: float, name: str = "ridge") -> None:
-    if not is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"{name} must be a finite number of at least 0, got {ridge!r}")
 
 
 def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wider: bool = True) -> Tensor:
@@ -388,7 +383,7 @@ def _cholesky(A: Operator, ridge: float, *, name: str = "ridge", dtype: torch.dt
     L: Tensor
     L, info = torch.linalg.cholesky_ex(shifted)
     # Rounding of the entries moves eigenvalues by this much, so that half of all singular matrices are factorised.
-    rounding = _rounding(A, shifted)
+    rounding = entry_rounding(shifted, torch.finfo(A.dtype).eps)
     if int(info) != 0 or not bool(torch.isfinite(L.diagonal()).all()):
         raise _not_positive(A, ridge, name)
     if ridge <= rounding and _smallest_eigenvalue(L) <= rounding:
@@ -408,7 +403,7 @@ def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
     """What to tell the user: rows that coincide or the smallest eigenvalue, and the ridge that is above rounding."""
     pair = _equal_rows(A)
     if pair is not None and A.tensor is not None:
-        needed = 2 * _rounding(A, A.tensor)
+        needed = 2 * entry_rounding(A.tensor, torch.finfo(A.dtype).eps)
         return InputError(
             f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: rows {pair[0]} and {pair[1]} of "
             f"{A.name} coincide, as of a sample that is there twice; leave one out or pass {name}="
@@ -424,11 +419,6 @@ def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
         f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: the smallest eigenvalue of {A.name} is "
         f"about {ends.smallest:.2g} and the largest {ends.largest:.2g}; pass {name}={_rounded_up(needed):.2g} or more"
     )
-
-
-def _rounding(A: Operator, entries: Tensor) -> float:
-    """What rounding of the entries moves eigenvalues by."""
-    return 4 * math.sqrt(A.n) * torch.finfo(A.dtype).eps * float(entries.diagonal().abs().max())
 
 
 def _equal_rows(A: Operator) -> tuple[int, int] | None:

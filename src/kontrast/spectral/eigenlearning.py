@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, xlog1py, xlogy
 
 from kontrast._types import Tensor, in_words
-from kontrast.errors import InputError, is_number, require_not_negative, require_whole
+from kontrast.errors import InputError, is_number, require_finite_not_negative, require_not_negative, require_whole
 
 MOST_SAMPLES = 10**12
 
@@ -230,7 +230,7 @@ def _checked(spectrum: Spectrum, n_samples: int, ridge: float, replacement: bool
         )
     if require_whole("n_samples", n_samples, least=0) > MOST_SAMPLES:
         raise InputError(f"n_samples must be at most {MOST_SAMPLES:.0e}, got {n_samples}")
-    require_finite_ridge(ridge)
+    require_finite_not_negative(ridge=ridge)
     M = spectrum.n_points
     finite = not replacement and math.isfinite(M)
     if finite and n_samples > M:
@@ -385,13 +385,6 @@ def _root(values: np.ndarray, counts: np.ndarray, n: int, ridge: float) -> float
     while excess(high) > 0:
         high += 1.0
     return math.exp(brentq(excess, low, high, xtol=1e-15, rtol=4 * np.finfo(float).eps))
-
-
-def require_finite_ridge(ridge: float) -> None:
-    """Refuse a ridge that is no finite number of at least 0."""
-    require_not_negative(ridge=ridge)
-    if math.isinf(ridge):
-        raise InputError("ridge must be finite: with an infinite one nothing is learned")
 
 
 def _levels(name: str, values: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor, in_words
-from kontrast.errors import InputError, require_whole
+from kontrast.errors import InputError, require_finite_not_negative, require_whole
 from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
-from kontrast.spectral.eigenlearning import Spectrum, require_finite_ridge
+from kontrast.spectral.eigenlearning import Spectrum
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def measure_learning(
     f = checked_targets(targets, K)
     require_whole("n_samples", n_samples, least=0)
     require_whole("n_draws", n_draws)
-    require_finite_ridge(ridge)
+    require_finite_not_negative(ridge=ridge)
     if not isinstance(generator, torch.Generator):
         raise InputError(
             f"training sets are random: pass generator=torch.Generator().manual_seed(…), got {generator!r}"
@@ -213,7 +213,7 @@ def _at_samples(system: Eigensystem, rows: Tensor, ridge: float) -> Tensor:
     """Φ of (33), the eigenfunctions at the samples, (M, n)."""
     if not isinstance(system, Eigensystem):
         raise InputError(f"system must be an Eigensystem, got {in_words(system)}; make one by eigensystem(K)")
-    require_finite_ridge(ridge)
+    require_finite_not_negative(ridge=ridge)
     M = len(system.functions)
     if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype != torch.int64:
         raise InputError(f"rows must be the samples' places in the domain, an int64 tensor (n,), got {in_words(rows)}")

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import torch
 
 from kontrast._types import Tensor
-from kontrast.errors import ConvergenceError, InputError, require_whole
+from kontrast.errors import ConvergenceError, InputError, require_finite_not_negative, require_whole
 from kontrast.linalg import eigenvalue_rounding
-from kontrast.spectral.eigenlearning import Spectrum, kappa, require_finite_ridge
+from kontrast.spectral.eigenlearning import Spectrum, kappa
 from kontrast.spectral.learnability import checked_kernel, checked_targets, negative_eigenvalues
 
 MAX_STEPS = 60  # of Newton's method; 4 to 6 are taken
@@ -84,7 +84,7 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     K = K.detach().double()
     f = checked_targets(targets, K)
     M = len(K)
-    require_finite_ridge(ridge)
+    require_finite_not_negative(ridge=ridge)
     if require_whole("n_samples", n_samples) >= M:
         raise InputError(f"{n_samples} samples of {M} points leave none unseen; ask for at most {M - 1}")
     p, scale = n_samples / M, float(K.diagonal().mean()) + ridge

@@ -188,9 +188,9 @@ def _sums_panel(K: Tensor, plain: Mapping[str, Tensor], skewed: Tensor, sizes: N
         "samples n",
         "Σ L^(D)",
         (
-            *(curve(name, some, plain[name][some - 1, 0].cpu()) for name in ("eigenfunctions", "random", "points")),
+            *(curve(name, some, plain[name][some - 1, 0]) for name in ("eigenfunctions", "random", "points")),
             curve(f"eigenfunctions, ridge {RIDGE:g}", some, ridged),
-            curve("functions that are not orthogonal", some, skewed[some - 1].cpu()),
+            curve("functions that are not orthogonal", some, skewed[some - 1]),
             curve("n", some, some, "dashed"),
         ),
     )
@@ -439,9 +439,9 @@ def _path_panel(name: str, path: _Path) -> Panel:
         "samples n",
         "learnability",
         (
-            curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst].cpu(), "plain"),
-            curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst].cpu(), "plain"),
-            curve("an eigenfunction", n, path.modes[:, len(n) // 8].cpu(), "plain"),
+            curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst], "plain"),
+            curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst], "plain"),
+            curve("an eigenfunction", n, path.modes[:, len(n) // 8], "plain"),
             curve("0", n, 0.0 * n, "dashed"),
             curve("1", n, 1 + 0.0 * n, "dashed"),
         ),
