@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearised docs-claims clean
+.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -46,7 +46,7 @@ lint: dev
 test: lint
 	$(BIN)/pytest -n auto
 
-bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearised
+bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized
 	$(BIN)/python benchmarks/training_step.py
 
 bench-kernels: dev bench-peers
@@ -65,8 +65,8 @@ bench-one-layer: install
 	$(BIN)/python benchmarks/one_layer.py
 
 # Linearised networks at t = ∞ and kernel regression, against the training they stand for.
-bench-linearised: install
-	$(BIN)/python benchmarks/linearised.py
+bench-linearized: install
+	$(BIN)/python benchmarks/linearized.py
 
 bench-peers: $(PEERS)/installed
 

@@ -33,9 +33,9 @@ from tables import OtherWork, Requirement, conclude, print_table
 from torch import Tensor
 
 import kontrast as kt
-from kontrast.dynamics import deep_linear_descent, deep_linear_flow, train_deep_linear
+from kontrast.deep_linear import deep_linear_descent, deep_linear_flow, train_deep_linear
 from kontrast.linalg import largest_eigenpairs
-from kontrast.spectral import PairMoments
+from kontrast.pca import PairMoments
 
 Z, NOISE, SHARE = 2, 0.1, 1e-3
 RATE, BEST_RATE = 0.2, 2.0  # η |λ_1|, of both sides and of the polar projection at its best

@@ -43,8 +43,8 @@ from kontrast.estimators.features import FeatureOptions
 from kontrast.estimators.samples import Samples
 
 FILES = ("mnist.npz", "fashion_mnist_subset.npz", "cifar10_subset.npz")  # below KONTRAST_DATA
-COLOUR_VIEWS = "crop:0.4,1+flip+brightness:0.4+contrast:0.4+grey:0.2"
-NEIGHBOURS = 20
+COLOR_VIEWS = "crop:0.4,1+flip+brightness:0.4+contrast:0.4+gray:0.2"
+NEIGHBORS = 20
 AT_ONCE = {"cpu": 2**25, "cuda": 2**30}  # features of a batch
 PROBED = {"cpu": 2**27, "cuda": 2**31}  # an embedding with more numbers than this is not probed
 
@@ -88,7 +88,7 @@ class Task:
         return self.train.ndim == 4
 
     @property
-    def is_colour(self) -> bool:
+    def is_color(self) -> bool:
         """Whether they have three channels."""
         return self.is_image and self.train.shape[1] == 3
 
@@ -116,7 +116,7 @@ class Result:
     seed: int
     dimension: int = 0
     linear_probe: float = math.nan
-    nearest_neighbours: float = math.nan
+    nearest_neighbors: float = math.nan
     seconds: float = math.nan
     peak_bytes: float = math.nan
     refused: str = ""
@@ -161,7 +161,7 @@ def features(task: Task, choice: str | Patches, seed: int) -> Encoder:
 
 
 def patches_of(task: Task) -> Patches:
-    return Patches(size=task.setting.patch_size, grid=3, contrast_floor=0.03 if task.is_colour else 0.1)
+    return Patches(size=task.setting.patch_size, grid=3, contrast_floor=0.03 if task.is_color else 0.1)
 
 
 def in_batches(encoder: Encoder, x: Tensor) -> Encoder:
@@ -177,8 +177,8 @@ def principal(encoder: Encoder, x: Tensor, k: int) -> Encoder:
     k = min(k, M, len(x) - 1)
     if len(x) < M:
         phi = in_batches(encoder, x)(x)
-        centre = phi.mean(0)
-        phi -= centre
+        center = phi.mean(0)
+        phi -= center
         values, u = kt.linalg.largest_eigenpairs((phi @ phi.mT).double(), k)
         W = phi.mT @ (u / values.clamp(min=1e-12 * values[0]).sqrt()).to(x.dtype)
     else:
@@ -191,8 +191,8 @@ def principal(encoder: Encoder, x: Tensor, k: int) -> Encoder:
             gram += phi.mT @ phi
         mean = total / len(x)
         W = kt.linalg.largest_eigenpairs(gram / len(x) - torch.outer(mean, mean), k)[1].to(x.dtype)
-        centre = shift + mean.to(x.dtype)
-    return in_batches(lambda x: (encoder(x) - centre) @ W, x)
+        center = shift + mean.to(x.dtype)
+    return in_batches(lambda x: (encoder(x) - center) @ W, x)
 
 
 # The closed forms.
@@ -289,7 +289,7 @@ METHODS = {
     "patches-all": Method(patch_features, needs="images"),
     "patches-pca": Method(patch_pca, needs="images"),
     "patches": Method(spectral_patches, needs="images"),
-    "simclr-convnet": Method(simclr_convnet, needs="colour"),
+    "simclr-convnet": Method(simclr_convnet, needs="color"),
 }
 
 
@@ -335,9 +335,9 @@ def gpu_linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_lab
 
 def probes(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> tuple[float, float]:
     """Test accuracies of a linear classifier and of the nearest neighbours."""
-    labelled = (train, train_labels, test, test_labels)
-    linear = gpu_linear_probe(*labelled) if train.is_cuda else linear_probe(*labelled)
-    return linear, knn_probe(*labelled, k=NEIGHBOURS)
+    labeled = (train, train_labels, test, test_labels)
+    linear = gpu_linear_probe(*labeled) if train.is_cuda else linear_probe(*labeled)
+    return linear, knn_probe(*labeled, k=NEIGHBORS)
 
 
 # A run.
@@ -407,7 +407,7 @@ def run_all(task: Task, options: argparse.Namespace) -> Iterator[Result]:
         for seed in range(options.seeds if METHODS[name].seeded else 1):
             print(f"… {task.name}: {name}, seed {seed}", file=sys.stderr, flush=True)
             for r in run(task, name, seed):
-                accuracies = f"{r.linear_probe:.4f} / {r.nearest_neighbours:.4f}"
+                accuracies = f"{r.linear_probe:.4f} / {r.nearest_neighbors:.4f}"
                 numbers = f"{accuracies}, {r.seconds:.2f} s, {r.peak_bytes / 1e6:,.0f} MB"
                 print(f"  {r.row}: {r.refused or numbers}", file=sys.stderr, flush=True)
                 yield r
@@ -459,19 +459,19 @@ def load(source: str, options: argparse.Namespace) -> Task:
 def settle(options: argparse.Namespace, data: kt.data.Dataset) -> Setting:
     """The defaults for a device and a kind of data, where no option says otherwise."""
     on_gpu = options.device == "cuda"
-    is_colour = data.is_image and data.x.shape[1] == 3
+    is_color = data.is_image and data.x.shape[1] == 3
     side = data.x.shape[-1] if data.is_image else 0
-    views = COLOUR_VIEWS if is_colour else "affine" if data.is_image else "noise:0.1"
+    views = COLOR_VIEWS if is_color else "affine" if data.is_image else "noise:0.1"
     default = Setting(
         width=512 if options.quick else 8192 if on_gpu else 2048,
-        patch_width=32 if options.quick else (2048 if is_colour else 1024) if on_gpu else 256 if is_colour else 128,
+        patch_width=32 if options.quick else (2048 if is_color else 1024) if on_gpu else 256 if is_color else 128,
         patch_size={28: 7, 32: 6}.get(side),
-        components=32 if options.quick else 256 if is_colour else 128,
+        components=32 if options.quick else 256 if is_color else 128,
         views=views,
-        n_views=24 if is_colour else 8,
+        n_views=24 if is_color else 8,
         ridge=3e-6,
         patch_ridge=1e-5,
-        patch_similarity="dot" if is_colour else "cosine",
+        patch_similarity="dot" if is_color else "cosine",
         patch_power=1.0,
         epochs=50 if on_gpu else 5,
         convnet_epochs=4 * options.epochs if options.epochs else 200 if on_gpu else 5,
@@ -485,8 +485,8 @@ def settle(options: argparse.Namespace, data: kt.data.Dataset) -> Setting:
 
 
 def methods_for(task: Task, only: Sequence[str]) -> list[str]:
-    """Those that fit the data; a ConvNet for grey images only by its name."""
-    has = {"rows": True, "images": task.is_image, "colour": task.is_image and (task.is_colour or bool(only))}
+    """Those that fit the data; a ConvNet for gray images only by its name."""
+    has = {"rows": True, "images": task.is_image, "color": task.is_image and (task.is_color or bool(only))}
     return [
         name
         for name, method in METHODS.items()
@@ -503,7 +503,7 @@ def requirements(task: Task, results: Sequence[Result]) -> list[Requirement]:
     def ask(method: str, words: str, *, linear: float = 0, near: float = 0, seconds: float = 0, gib: float = 0) -> None:
         numbers = {
             "linear_probe": (linear, True),
-            "nearest_neighbours": (near, True),
+            "nearest_neighbors": (near, True),
             "seconds": (seconds, False),
             "peak_bytes": (gib * 2**30, False),
         }
@@ -546,7 +546,7 @@ def show(task: Task, results: Sequence[Result]) -> None:
     for row, group in groups.items():
         done = [r for r in group if not r.refused]
         if done:
-            probes = [_mean([getattr(r, name) for r in done]) for name in ("linear_probe", "nearest_neighbours")]
+            probes = [_mean([getattr(r, name) for r in done]) for name in ("linear_probe", "nearest_neighbors")]
             seconds, peak = statistics.mean(r.seconds for r in done), max(r.peak_bytes for r in done)
             cost = [f"{seconds:,.2f}", f"{peak / 1e6:,.0f}"]
             rows.append([row, str(done[0].dimension), *probes, *cost, str(len(done))])

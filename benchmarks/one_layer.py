@@ -26,9 +26,7 @@ from tables import OtherWork, Requirement, conclude, print_table
 from torch import Tensor
 
 import kontrast as kt
-from kontrast.dynamics import power_iteration
-from kontrast.losses import Gaussian
-from kontrast.spectral import GatedCovariance, contrastive_covariance, find_lmes
+from kontrast.patterns import GatedCovariance, GaussianImportance, contrastive_covariance, find_lmes, power_iteration
 
 N_LOOP, D_LOOP = 200, 64
 N_STREAM, N_STARTS = 20_000, 64
@@ -105,7 +103,7 @@ def spread_of(x: Tensor) -> float:
 def streamed(n: int, answers: multiprocessing.Queue[tuple[float, float, float]]) -> None:
     """A Gaussian α of n samples in blocks: seconds, megabytes beyond the samples, error at 2,000 of them."""
     x = images(n)
-    rule = Gaussian(temperature=spread_of(x))
+    rule = GaussianImportance(temperature=spread_of(x))
     few = x[:2000].double()
     whole = contrastive_covariance(few, importance=rule, memory=2**24)  # in blocks, like all of them
     squares = torch.cdist(few, few).square()
@@ -151,7 +149,7 @@ def patterns(watch: Stopwatch, generator: torch.Generator) -> list[Result]:
     starts = torch.randn(N_STARTS, x.shape[1], generator=generator, dtype=torch.float64)
     starts = starts / starts.norm(dim=1, keepdim=True)
     once, results = Stopwatch(watch.clock, 1), []
-    for name, importance in (("uniform α", "uniform"), ("Gaussian α", Gaussian(temperature=spread_of(x)))):
+    for name, importance in (("uniform α", "uniform"), ("Gaussian α", GaussianImportance(temperature=spread_of(x)))):
         case = f"patterns, {name}, n = {len(x)}, d = {x.shape[1]}, {N_STARTS} starts"
         begin = once.clock()
         field = GatedCovariance(x, importance=importance)

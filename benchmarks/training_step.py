@@ -61,7 +61,7 @@ def main() -> None:
         for n_samples in (50, 500):
             generator = torch.Generator().manual_seed(0)
             data = kt.data.load(options.data, dtype=torch.float64).subsample(n_samples, generator=generator)
-            pairs = kt.data.make_pairs(data.x, view=kt.data.default_view(data), generator=generator).to(options.device)
+            pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator).to(options.device)
             net = kt.nets.MLP(
                 data.rows.shape[1], width, 10, generator=generator, dtype=torch.float64, device=options.device
             )

@@ -22,24 +22,24 @@ TIMES = (0.0, 0.1, 0.3, 1.0, 3.0)
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     digits = kt.data.load("digits", dtype=torch.float64).subsample(800, generator=generator)
-    pairs = kt.data.make_pairs(digits.rows, view=kt.data.GaussianNoise(0.1), generator=generator)
+    pairs = kt.data.make_pairs(digits.rows, views=kt.data.GaussianNoise(0.1), generator=generator)
     x, positives, negatives = (pairs.rows[i] for i in (pairs.anchor, pairs.positive[:, 0], pairs.negative[:, 0]))
     net = kt.nets.MLP(
         64, 80, 5, activation="linear", parametrization="orthogonal", generator=generator, dtype=torch.float64
     )
     start = net(torch.eye(64, dtype=torch.float64)).detach()
-    C = kt.spectral.data_matrix(pairs) / pairs.n_anchors  # of the mean loss
+    C = kt.deep_linear.data_matrix(pairs) / pairs.n_anchors  # of the mean loss
     _, basis = torch.linalg.eigh(C)
 
     print("time   loss   trained   largest difference   5-NN accuracy")
     for time in (*TIMES, math.inf):
-        model = kt.estimators.DeepLinearSSL(5, time=time, flow="polar", start=start, centre=False)
+        model = kt.estimators.DeepLinearSSL(5, time=time, flow="polar", start=start, center=False)
         model.fit_pairs(x, positives, negatives)
         z = model.transform(x)
         accuracy = kt.estimators.knn_probe(z[:600], digits.y[:600], z[600:], digits.y[600:], k=5)
         beside = f"{'–':>9} {'–':>20}"
         if time < math.inf:
-            run = kt.dynamics.train_deep_linear(net, C, learning_rate=RATE, n_steps=round(time / RATE), flow="polar")
+            run = kt.deep_linear.train_deep_linear(net, C, learning_rate=RATE, n_steps=round(time / RATE), flow="polar")
             difference = float((x @ basis @ run.final_outputs - z).abs().max())
             beside = f"{float(run.losses[-1]):>9.3f} {difference:>20.4f}"
         print(f"{time:>4} {model.loss_:>6.3f} {beside} {accuracy:>15.3f}")

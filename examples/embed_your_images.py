@@ -19,7 +19,7 @@ from PIL import Image
 import kontrast as kt
 
 SIDE = 32  # pixels; larger shows more, and takes longer
-N_QUERIES, N_NEIGHBOURS = 6, 5
+N_QUERIES, N_NEIGHBORS = 6, 5
 
 
 def make_folder(folder: Path) -> None:
@@ -33,27 +33,25 @@ def make_folder(folder: Path) -> None:
 def read_folder(folder: Path) -> tuple[list[Path], np.ndarray]:
     """The paths of the images below `folder`, and their pixels (n, h, w) or (n, h, w, 3), bytes."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".png", ".jpg", ".jpeg"))
-    if len(paths) <= N_NEIGHBOURS:
-        raise SystemExit(
-            f"{folder} holds {len(paths)} images (.png, .jpg); give a folder of {N_NEIGHBOURS + 1} or more"
-        )
+    if len(paths) <= N_NEIGHBORS:
+        raise SystemExit(f"{folder} holds {len(paths)} images (.png, .jpg); give a folder of {N_NEIGHBORS + 1} or more")
     images = [Image.open(path) for path in paths]
     mode = "L" if all(image.mode in ("1", "L", "I;16") for image in images) else "RGB"
     return paths, np.stack([np.asarray(image.convert(mode).resize((SIDE, SIDE))) for image in images])
 
 
-def neighbours(z: torch.Tensor, queries: list[int]) -> torch.Tensor:
+def neighbors(z: torch.Tensor, queries: list[int]) -> torch.Tensor:
     """The numbers of the images of the largest cosine similarity to each query, itself left out."""
     directions = torch.nn.functional.normalize(z, dim=1)
     similarity = directions[queries] @ directions.T
     similarity[torch.arange(len(queries)), queries] = -torch.inf
-    return similarity.topk(N_NEIGHBOURS).indices
+    return similarity.topk(N_NEIGHBORS).indices
 
 
 def draw(path: Path, x: np.ndarray, queries: list[int], near: torch.Tensor) -> None:
     """A contact sheet: a query in the first column, its neighbours beside it."""
     gap, step = 6, SIDE + 4
-    sheet = Image.new("RGB", (gap + step * (1 + N_NEIGHBOURS), step * len(queries)), "white")
+    sheet = Image.new("RGB", (gap + step * (1 + N_NEIGHBORS), step * len(queries)), "white")
     for row, (query, found) in enumerate(zip(queries, near.tolist(), strict=True)):
         for column, place in enumerate([query, *found]):
             sheet.paste(Image.fromarray(x[place]).convert("RGB"), (column * step + gap * (column > 0), row * step))
@@ -69,7 +67,7 @@ def main(folder: Path, sheet: Path) -> None:
     z = torch.from_numpy(model.fit_transform(x))
 
     queries = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))[:N_QUERIES].tolist()
-    near = neighbours(z, queries)
+    near = neighbors(z, queries)
     print(f"{len(x)} images of {x[0].size} values → {z.shape[1]} dimensions")
     for query, found in zip(queries, near.tolist(), strict=True):
         print(f"{paths[query].name}: {' '.join(paths[place].name for place in found)}")

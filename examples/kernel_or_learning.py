@@ -17,7 +17,7 @@ def gaps(width: int, seed: int) -> list[float]:
     """Relative distance from the fixed-kernel outputs of the trained and of the linearised network."""
     generator = torch.Generator().manual_seed(seed)
     data = kt.data.load("digits", dtype=torch.float64).subsample(20, generator=generator)
-    pairs = kt.data.make_pairs(data.x, view=kt.data.default_view(data), generator=generator)
+    pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator)
     loss = kt.losses.ContrastiveLoss(kt.losses.Cosine(delta=0.01), kt.losses.Linear())
     problem = kt.dynamics.contrastive_problem(pairs, loss)
     options = {"learning_rate": 0.1, "n_steps": 60}
@@ -25,12 +25,12 @@ def gaps(width: int, seed: int) -> list[float]:
     net = kt.nets.MLP(64, width, 10, generator=generator, dtype=torch.float64)
     linear = kt.nets.Linearized.of(net)
     trained = kt.dynamics.gradient_descent(kt.nets.pure_function(net), kt.nets.parameters_of(net), problem, **options)
-    linearised = kt.dynamics.gradient_descent(linear, linear.origin, problem, **options)
+    linearized = kt.dynamics.gradient_descent(linear, linear.origin, problem, **options)
     K = kt.kernels.empirical_ntk(net, problem.inputs)
     kernel = kt.dynamics.fixed_kernel_descent(K, net(problem.inputs).detach(), problem.objective, **options)
     return [
         float((run.final_outputs - kernel.final_outputs).norm() / run.final_outputs.norm())
-        for run in (trained, linearised)
+        for run in (trained, linearized)
     ]
 
 

@@ -21,7 +21,7 @@ import kontrast as kt
 def accuracy(kernel: Callable[..., Tensor], train: Tensor, test: Tensor, labels: Tensor, truth: Tensor) -> str:
     targets = nn.functional.one_hot(labels).to(train) - 0.1
     ridge = 1e-4 * float(kernel(train[:100]).diagonal().mean())
-    fit = kt.spectral.kernel_regression(kernel, train, targets, ridge=ridge)
+    fit = kt.learnability.kernel_regression(kernel, train, targets, ridge=ridge)
     left_out = fit.leave_one_out().residuals  # targets less predictions, each without its own sample
     expected = ((targets - left_out).argmax(1) == labels).double().mean()
     found = (fit.predict(test).argmax(1) == truth).double().mean()

@@ -39,7 +39,7 @@ def main(figure: Path | None) -> None:
         ("as they are", x, "relu"),
         ("whitened", whitened(x), "relu"),
     ):
-        found = kt.spectral.find_lmes(
+        found = kt.patterns.find_lmes(
             rows, activation=activation, n_starts=N_STARTS, distinct=0.3, tolerance=1e-6, generator=generator
         )
         stable, certified = int(found.stable.sum()), int(found.certified.sum())

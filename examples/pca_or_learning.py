@@ -13,20 +13,20 @@ import torch
 import kontrast as kt
 
 
-def measure(width: int) -> tuple[float, float, kt.theory.Certificate]:
+def measure(width: int) -> tuple[float, float, kt.lazy.Certificate]:
     """The sine to PCA of C̃(0), its eigengap, and the certificate itself."""
     generator = torch.Generator().manual_seed(0)
     data = kt.data.load("digits", dtype=torch.float64).subsample(50, generator=generator)
-    pairs = kt.data.make_pairs(data.x, view=kt.data.default_view(data), generator=generator)
+    pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator)
     net = kt.nets.MLP(64, width, 1, activation="tanh", generator=generator, dtype=torch.float64)
 
-    S = kt.spectral.pair_matrix(pairs)
-    pca = kt.spectral.contrastive_pca(kt.spectral.pair_features(net, pairs.rows, delta=0.01), S, n_components=1)
-    trained = kt.spectral.train_pca_network(net, pairs, delta=0.01, learning_rate=1.0, n_steps=200).final_parameters
+    S = kt.data.pair_matrix(pairs)
+    pca = kt.pca.contrastive_pca(kt.pca.pair_features(net, pairs.rows, delta=0.01), S, n_components=1)
+    trained = kt.pca.train_pca_network(net, pairs, delta=0.01, learning_rate=1.0, n_steps=200).final_parameters
     sine = float(kt.linalg.subspace_sines(trained["output"], pca.frame)[0])
 
-    start = kt.spectral.orthonormal_start(net)
-    certificate = kt.theory.ntk_certificate(net, start, trained, pairs.rows[:10])
+    start = kt.pca.orthonormal_start(net)
+    certificate = kt.lazy.ntk_certificate(net, start, trained, pairs.rows[:10])
     return sine, pca.gap, certificate
 
 

@@ -20,11 +20,11 @@ def main(folder: Path) -> None:
     rows = 3 * np.eye(3)[labels] @ rng.standard_normal((3, 12)) + rng.standard_normal((300, 12))
     np.savez(folder / "rows.npz", x=rows, y=labels)
 
-    spec = kt.sweep.StudySpec(
-        data=str(folder / "rows.npz"), view="noise:0.2", n_samples=40, widths=(32, 64, 128), n_seeds=2, n_steps=60
+    spec = kt.study.StudySpec(
+        data=str(folder / "rows.npz"), views="noise:0.2", n_samples=40, widths=(32, 64, 128), n_seeds=2, n_steps=60
     )
-    result = kt.sweep.run_study(kt.sweep.prepare(spec), folder / "study")
-    findings = kt.sweep.find(result)
+    result = kt.study.run_study(kt.study.prepare(spec), folder / "study")
+    findings = kt.study.find(result)
     print(findings.verdict)
     print("page:", kt.report.write_report(folder / "study", result, findings))
 

@@ -17,8 +17,8 @@ import pytest
 from rich.cells import cell_len
 
 from kontrast.cli.study import show_findings
-from kontrast.sweep import StudySpec, Thresholds, find
-from kontrast.sweep.store import from_bytes
+from kontrast.runs.store import from_bytes
+from kontrast.study import StudySpec, Thresholds, find
 from tests.report.studies import study
 
 TINY = ["--data", "digits", "--samples", "6", "--d-out", "3", "--widths", "8,32", "--seeds", "2", "--steps", "12"]
@@ -122,7 +122,7 @@ def test_thresholds_are_options_of_study_and_report(finished: Path) -> None:
 
 
 def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = find(study(labels=True))
+    findings = find(study(label_curves=True))
     show_findings(findings, Path("report.html"), as_json=False)
     shown = capsys.readouterr().out
     assert "kernel ridge regression from n labels, width 256, measured/predicted" in shown

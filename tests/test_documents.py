@@ -176,12 +176,12 @@ def test_embed_your_images(tmp_path: Path) -> None:
     assert all(len(line.split()) == 6 for line in lines[1:-1])
     assert len(lines) == 8
     assert (tmp_path / "neighbours.png").is_file()
-    colours = tmp_path / "colours"
-    colours.mkdir()
+    colors = tmp_path / "colors"
+    colors.mkdir()
     for k in range(12):
-        Image.new("RGB", (40, 30 + k), (20 * k, 255 - 20 * k, 90)).save(colours / f"{k}.jpg")
-    Image.effect_noise((32, 32), 60).save(colours / "noise.png")
-    said = run(ROOT / "examples/embed_your_images.py", colours, tmp_path / "sheet.png", cwd=tmp_path)
+        Image.new("RGB", (40, 30 + k), (20 * k, 255 - 20 * k, 90)).save(colors / f"{k}.jpg")
+    Image.effect_noise((32, 32), 60).save(colors / "noise.png")
+    said = run(ROOT / "examples/embed_your_images.py", colors, tmp_path / "sheet.png", cwd=tmp_path)
     assert said.startswith("13 images of 3072 values → 3 dimensions")
     assert (tmp_path / "sheet.png").is_file()
 
@@ -195,7 +195,7 @@ def test_the_embedding_examples_run_as_they_stand(tmp_path: Path) -> None:
 
 def test_the_embedding_page_lists_the_views_with_their_own_numbers() -> None:
     page = (ROOT / "docs/embeddings.md").read_text()
-    for name in ("crop", "flip", "affine", "brightness", "contrast", "grey", "noise", "mask", "mixup"):
+    for name in ("crop", "flip", "affine", "brightness", "contrast", "gray", "noise", "mask", "mixup"):
         assert f"| `{parse_view(name)}` |" in page, name
 
 

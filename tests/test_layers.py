@@ -1,33 +1,30 @@
-"""The house keeps its layers: each package imports only from those above it, by public name."""
+"""The house keeps its plan: a core in layers, topics that do not know one another, uses on top."""
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "kontrast"
-LAYERS = [
+CORE = [  # each imports only from those above it
     {"errors", "__init__"},
-    {"_types", "memory", "progress"},
+    {"checks"},
+    {"bounds", "memory", "progress"},
     {"linalg"},
     {"data", "nets", "losses"},
     {"kernels"},
     {"dynamics"},
-    {"spectral"},
-    {"theory"},
-    {"estimators"},
-    {"diagnosis"},
-    {"sweep"},
-    {"claims"},
-    {"report"},
-    {"cli"},
-    {"__main__"},
 ]
+TOPICS = {"lazy", "pca", "deep_linear", "patterns", "learnability"}  # the core, and never one another
+USES = [{"estimators"}, {"diagnosis"}, {"runs"}, {"study"}, {"claims"}, {"report"}, {"cli"}, {"__main__"}]
+LAYERS = [*CORE, TOPICS, *USES]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-CORE = {"linalg", "nets", "losses", "kernels", "dynamics", "spectral", "theory"}
+NUMERICAL = {name for names in (*CORE, TOPICS) for name in names} - {"data", "progress", "__init__"}
 ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
@@ -73,13 +70,19 @@ def test_imports_come_from_layers_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_libraries_stay_in_their_place(path: Path) -> None:
-    import sys
-
     here = layer_of(path)
     for name in {name.split(".")[0] for name in imports_of(path)} - sys.stdlib_module_names:
         assert here in ONLY_IN.get(name, {here}), f"{name} belongs to {ONLY_IN[name]}, not to {here}"
-        if here in CORE:
+        if here in NUMERICAL:
             assert name in STANDARD, f"the numerical core imports {name}"
+
+
+def test_the_table_in_contributing_is_this_one() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \|", text, flags=re.MULTILINE)
+    told = [set(re.findall(r"`([a-z_]+)(?:\.py)?`", row)) for row in rows]
+    planned = [names - {"__init__", "__main__", "diagnosis"} for names in LAYERS]
+    assert told == [names for names in planned if names]
 
 
 def test_no_name_that_explains_nothing() -> None:

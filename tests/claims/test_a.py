@@ -13,7 +13,7 @@ from kontrast.claims.a import beyond, bounds, closed_form, further, kernels, pca
 from kontrast.estimators import features as estimator_features
 from kontrast.estimators import pair_sources
 from kontrast.estimators import spectral_contrastive as spectral_estimator
-from kontrast.spectral import ViewMoments, WhitenedSolution
+from kontrast.pca import ViewMoments, WhitenedPCA
 from tests.claims.breaks import Break, assert_noticed, scaled_rate, times, with_keyword
 
 
@@ -153,8 +153,8 @@ BROKEN: dict[str, tuple[Any, str, Break]] = {
 BROKEN_ELSEWHERE: list[tuple[str, Any, str, Break]] = [
     ("A.inf", pair_sources, "pair_matrix", without_negatives),
     ("A.inf", closed_form, "contrastive_pca", smallest_eigenvalues),
-    ("A.spec", WhitenedSolution, "scaled", of_unit_variance),
-    ("A.spec", spectral_estimator, "spectral_contrastive", orthonormal_heads),
+    ("A.spec", WhitenedPCA, "scaled", of_unit_variance),
+    ("A.spec", spectral_estimator, "whitened_pca", orthonormal_heads),
     ("A.spec", closed_form, "linear_probe", blind),
 ]
 

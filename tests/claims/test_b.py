@@ -11,7 +11,8 @@ import torch
 
 from kontrast.claims import measure, select
 from kontrast.claims.b import downstream, flows, limits
-from kontrast.dynamics import FlowLaw, deep_linear, flow_laws
+from kontrast.deep_linear import FlowLaw, flow_laws
+from kontrast.deep_linear import flow as deep_linear
 from kontrast.linalg import qr_retraction
 from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, scaled_rate, with_keyword
 

@@ -71,7 +71,7 @@ def within_operator_norms(real: Any) -> Any:
     return operator_ball
 
 
-def uncentred(real: Any) -> Any:
+def uncentered(real: Any) -> Any:
     """E[C] as printed."""
     return lambda x: -x.mT @ x
 
@@ -90,7 +90,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
     ("B.prop3", constraints, "constrained_descent", with_keyword(constraint="operator")),
     ("B.prop3", constraints, "constrained_optimum", with_keyword(width=9)),
     ("B.nc", non_contrastive, "data_matrix", times(-1)),
-    ("B.nc", non_contrastive, "expected_data_matrix", uncentred),
+    ("B.nc", non_contrastive, "expected_data_matrix", uncentered),
     ("B.nc", non_contrastive, "deep_linear_flow", twice_as_fast),
 ]
 

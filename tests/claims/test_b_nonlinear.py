@@ -15,9 +15,10 @@ from hypothesis.strategies import floats, integers, sampled_from
 from kontrast.claims import select
 from kontrast.claims.b import half_moons, nonlinear
 from kontrast.claims.b.problems import noisy_pairs, orthogonal_net
+from kontrast.deep_linear import nonlinearity, scaled
 from kontrast.dynamics import contrastive_problem
-from kontrast.losses import contrastive_trace_loss, scaled
-from kontrast.nets import MLP, nonlinearity, parameters_of
+from kontrast.losses import contrastive_trace_loss
+from kontrast.nets import MLP, parameters_of
 from tests.cases import generator, randn
 from tests.claims.breaks import Break, assert_noticed
 

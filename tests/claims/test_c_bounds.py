@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kontrast.claims.c import bounds
-from kontrast.theory import one_layer
+from kontrast.patterns import bounds as one_layer
 from tests.claims.breaks import Break, assert_noticed, each_of, times, with_keyword
 
 
@@ -93,7 +93,7 @@ def _lifted(matrix: Any) -> Any:
     return lifted
 
 
-def at_the_centre(real: Any) -> Any:
+def at_the_center(real: Any) -> Any:
     """L, κ and ω of the start alone, in the place of those of B_γ."""
     return lambda self, w, radius: real(self, w, 1e-3 * radius)
 
@@ -109,7 +109,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
     ("C.thm2", one_layer, "_log_volume", smaller),
     ("C.thm3", bounds, "guarantee", promising_more),
     ("C.thm3", bounds, "check_guarantee", slower_iteration),
-    ("C.thm3", one_layer._Draws, "points", at_the_centre),
+    ("C.thm3", one_layer._Draws, "points", at_the_center),
 ]
 
 

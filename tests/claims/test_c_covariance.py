@@ -11,8 +11,14 @@ from torch import Tensor
 
 from kontrast.claims import measure, select
 from kontrast.claims.c import covariance
-from kontrast.losses import Gaussian, InfoNCE, Spectral, Triplet
-from kontrast.spectral import PairLaplacian, contrastive_covariance
+from kontrast.patterns import (
+    GaussianImportance,
+    InfoNCEImportance,
+    PairLaplacian,
+    SpectralImportance,
+    TripletImportance,
+    contrastive_covariance,
+)
 from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, times, with_keyword
 
 MODULE = sys.modules[contrastive_covariance.__module__]
@@ -40,7 +46,9 @@ def warmer(real: Any) -> Any:
     """Gaussian α at twice the temperature."""
 
     def laplacian(importance: Any, outputs: Tensor) -> PairLaplacian:
-        rule = Gaussian(2 * importance.temperature) if isinstance(importance, Gaussian) else importance
+        rule = (
+            GaussianImportance(2 * importance.temperature) if isinstance(importance, GaussianImportance) else importance
+        )
         return real(rule, outputs)
 
     return laplacian
@@ -48,12 +56,12 @@ def warmer(real: Any) -> Any:
 
 BROKEN: list[tuple[str, Any, str, Break]] = [
     ("C.cov", MODULE, "_of_matrix", as_if_symmetric),
-    ("C.cov", InfoNCE, "symmetric", lambda real: True),
+    ("C.cov", InfoNCEImportance, "symmetric", lambda real: True),
     ("C.cov", MODULE, "_of_sparse", lambda real: lambda alpha: real(2 * alpha)),
-    ("C.alpha", InfoNCE, "_alpha", by_columns),
-    ("C.alpha", Spectral, "pull", lambda real: lambda self, rows: rows.sum(1)),
-    ("C.alpha", Triplet, "_loss", times(1.001)),
-    ("C.alpha", Gaussian, "_loss", lambda real: lambda self, f, view: real(self, f, None)),
+    ("C.alpha", InfoNCEImportance, "_alpha", by_columns),
+    ("C.alpha", SpectralImportance, "pull", lambda real: lambda self, rows: rows.sum(1)),
+    ("C.alpha", TripletImportance, "_loss", times(1.001)),
+    ("C.alpha", GaussianImportance, "_loss", lambda real: lambda self, f, view: real(self, f, None)),
     ("C.lem2", covariance, "pair_laplacian", warmer),
     ("C.lem2", covariance, "gaussian_features", with_keyword(order=3)),
 ]

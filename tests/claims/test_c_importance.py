@@ -14,9 +14,7 @@ from hypothesis.strategies import floats
 from kontrast.claims import measure, select
 from kontrast.claims.c import importance
 from kontrast.claims.c.importance import AtPattern
-from kontrast.data import THRESHOLD_Q
-from kontrast.losses import Gaussian
-from kontrast.spectral import GatedCovariance
+from kontrast.patterns import THRESHOLD_Q, GatedCovariance, GaussianImportance
 from tests.claims.breaks import QUICK, Break, assert_noticed, times
 
 
@@ -37,7 +35,7 @@ def always_uniform(real: Any) -> Any:
 
 BROKEN: list[tuple[Any, str, Break]] = [
     (importance, "gaussian_z0", times(1.001)),
-    (Gaussian, "_alpha", warmer),
+    (GaussianImportance, "_alpha", warmer),
     (AtPattern, "margin", at_rest),
     (GatedCovariance, "matrix", times(1.001)),
     (importance, "_ends", always_uniform),
@@ -87,7 +85,7 @@ def test_outputs_and_temperature_in_other_units_give_the_same_direction(tau: flo
     x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
     w = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     p = torch.full((12,), 1 / 12, dtype=torch.float64)
-    for normalised in (False, True):
-        one = importance.OwnImportance(x, p, tau, normalised).product(w)
-        other = importance.OwnImportance(scale * x, p, scale**2 * tau, normalised).product(w)
+    for normalized in (False, True):
+        one = importance.OwnImportance(x, p, tau, normalized).product(w)
+        other = importance.OwnImportance(scale * x, p, scale**2 * tau, normalized).product(w)
         torch.testing.assert_close(other, scale**2 * one)

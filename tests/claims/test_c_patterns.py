@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from kontrast.claims import measure, select
 from kontrast.claims.c import patterns, stability
-from kontrast.dynamics import one_layer
-from kontrast.nets import Homogeneous
-from kontrast.spectral import BatchNormalised, GatedCovariance, MixtureCovariance
+from kontrast.patterns import BatchNormalized, GatedCovariance, Homogeneous, MixtureCovariance, one_layer
 from tests.claims.breaks import QUICK, Break, assert_noticed, each_of, times
 
 
@@ -37,7 +35,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
     ("C.lme", Homogeneous, "gate", without_tolerance),
     ("C.lme", one_layer, "_tangent", times(-1.0)),
     ("C.lme", one_layer, "PATIENCE", lambda real: 10**9),
-    ("C.lme", BatchNormalised, "product", with_less_variance),
+    ("C.lme", BatchNormalized, "product", with_less_variance),
     ("C.thm1", MixtureCovariance, "_roughness_matrix", times(-1.0)),
     ("C.thm1", MixtureCovariance, "roughness", times(0.5)),
     ("C.thm1", one_layer, "_tangent", times(-1.0)),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kontrast.claims.d import bounds, gaussian
-from kontrast.theory import paper_d
+from kontrast.learnability import bounds as paper_d
 from tests.cases import generator, randn
 from tests.claims.breaks import Break, assert_noticed, each_of, scaled_rate, times
 

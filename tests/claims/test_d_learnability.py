@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kontrast.claims import Setting, measure, select
 from kontrast.claims.d import learnability, prediction
-from kontrast.spectral import Spectrum, hypercube_spectrum, measure_learning, predict_learning
+from kontrast.learnability import Spectrum, hypercube_spectrum, measure_learning, predict_learning
 from tests.claims.breaks import Break, assert_noticed, each_of, times, with_keyword
 
 MEASURED = sys.modules[measure_learning.__module__]

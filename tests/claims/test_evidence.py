@@ -11,7 +11,7 @@ import xarray as xr
 from kontrast.claims import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
 from kontrast.claims.evidence import curve, evidence
 from kontrast.linalg import fit_log_law, fit_power_law
-from kontrast.sweep.store import from_bytes, to_bytes
+from kontrast.runs.store import from_bytes, to_bytes
 
 TRUE, FALSE, UNKNOWN = 0.0, 2.0, math.nan
 

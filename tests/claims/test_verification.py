@@ -61,7 +61,7 @@ def test_what_is_stored_is_not_measured_again(calls: Calls, tmp_path: Path) -> N
 
 
 def test_an_interruption_keeps_what_was_finished(calls: Calls, tmp_path: Path) -> None:
-    from kontrast.sweep import Interrupted
+    from kontrast.runs import Interrupted
 
     with pytest.raises(Interrupted):
         verify(["X.one", "X.stops"], QUICK, tmp_path)

@@ -16,14 +16,14 @@ relaxed = settings(deadline=None, max_examples=60)
 
 
 @st.composite
-def labelled(draw: st.DrawFn) -> Dataset:
+def labeled(draw: st.DrawFn) -> Dataset:
     """A data set whose only feature is the sample's number, so that a sample can be told from all others."""
     y = draw(st.lists(st.sampled_from([-3, 0, 1, 7, 40]), min_size=1, max_size=60))
     return Dataset(torch.arange(len(y), dtype=torch.float64)[:, None], torch.tensor(y), "drawn")
 
 
 @relaxed
-@given(data=labelled(), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+@given(data=labeled(), share=st.floats(0, 1), seed=st.integers(0, 2**32))
 def test_a_stratified_subsample_has_n_distinct_samples_with_their_labels_in_proportion(data, share, seed):
     n = max(1, round(share * len(data)))
     some = data.subsample(n, generator=generator(seed))
@@ -37,7 +37,7 @@ def test_a_stratified_subsample_has_n_distinct_samples_with_their_labels_in_prop
 
 
 @relaxed
-@given(data=labelled(), seed=st.integers(0, 2**32), stratified=st.booleans())
+@given(data=labeled(), seed=st.integers(0, 2**32), stratified=st.booleans())
 def test_a_subsample_depends_on_the_seed_alone(data, seed, stratified):
     n = (len(data) + 1) // 2
     first = data.subsample(n, generator=generator(seed), stratified=stratified)
@@ -47,7 +47,7 @@ def test_a_subsample_depends_on_the_seed_alone(data, seed, stratified):
 
 
 @relaxed
-@given(data=labelled(), seed=st.integers(0, 2**32))
+@given(data=labeled(), seed=st.integers(0, 2**32))
 def test_a_subsample_of_everything_is_a_permutation(data, seed):
     everything = data.subsample(len(data), generator=generator(seed))
     assert torch.equal(everything.x.sort(dim=0).values, data.x)

@@ -66,16 +66,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bytes_are_scaled_and_images_get_channels_first(tmp_path, dtype):
-    grey = bytes_of_images()
+    gray = bytes_of_images()
     for shape, expected in {
-        (6, 4, 5): grey[:, None],
-        (6, 4, 5, 1): grey[:, None],
-        (6, 1, 4, 5): grey[:, None],
-        (2, 4, 5, 3): np.moveaxis(grey.reshape(2, 4, 5, 3), 3, 1),
-        (2, 3, 4, 5): grey.reshape(2, 3, 4, 5),
-        (6, 20): grey.reshape(6, 20),
+        (6, 4, 5): gray[:, None],
+        (6, 4, 5, 1): gray[:, None],
+        (6, 1, 4, 5): gray[:, None],
+        (2, 4, 5, 3): np.moveaxis(gray.reshape(2, 4, 5, 3), 3, 1),
+        (2, 3, 4, 5): gray.reshape(2, 3, 4, 5),
+        (6, 20): gray.reshape(6, 20),
     }.items():
-        np.save(tmp_path / "a.npy", grey.reshape(shape))
+        np.save(tmp_path / "a.npy", gray.reshape(shape))
         data = load(tmp_path / "a.npy", dtype=dtype)
         assert data.x.dtype == dtype
         assert data.x.is_contiguous()
@@ -826,7 +826,7 @@ def test_real_mnist():
     assert test.y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_real_colour_images():
+def test_real_color_images():
     data = load(real_data("cifar10_subset.npz"), split="all")
     assert data.x.shape == (6000, 3, 32, 32)
     with np.load(real_data("cifar10_subset.npz")) as archive:

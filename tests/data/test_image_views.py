@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kontrast.data import Affine, Brightness, Contrast, Grey
+from kontrast.data import Affine, Brightness, Contrast, Gray
 from kontrast.data.image_views import IMAGES_AT_ONCE, _moved
 from kontrast.errors import InputError
 from tests.cases import DTYPES, TOLERANCE, generator, randn
@@ -54,7 +54,7 @@ def test_a_shift_by_whole_pixels_is_a_roll_with_zeros(right, down):
     torch.testing.assert_close(moved(x, shift=(right, down)), expected, rtol=0, atol=1e-12)
 
 
-def test_a_factor_enlarges_about_the_centre():
+def test_a_factor_enlarges_about_the_center():
     x = torch.zeros(1, 1, 9, 13, dtype=torch.float64)
     x[0, 0, 4, 6] = 1.0  # the centre stays where it is
     x[0, 0, 4, 8] = 1.0
@@ -100,11 +100,11 @@ def test_a_turn_of_an_oblong_image_keeps_distances():
 def test_affine_maps_cover_their_ranges_evenly():
     n, side = 4000, 9
     seen = Affine(rotation=20, shift=0.1, scale=0.3)(places(side, side).expand(n, 2, side, side), generator())
-    centre, step = seen[:, :, 4, 4], seen[:, :, 4, 5] - seen[:, :, 4, 4]  # -R^T t / s, and R^T (1, 0) / s
+    center, step = seen[:, :, 4, 4], seen[:, :, 4, 5] - seen[:, :, 4, 4]  # -R^T t / s, and R^T (1, 0) / s
     angle, factor = torch.atan2(step[:, 1], step[:, 0]), 1 / step.norm(dim=1)
     cos, sin = angle.cos(), angle.sin()
-    right = -factor * (cos * centre[:, 0] + sin * centre[:, 1])
-    down = -factor * (cos * centre[:, 1] - sin * centre[:, 0])
+    right = -factor * (cos * center[:, 0] + sin * center[:, 1])
+    down = -factor * (cos * center[:, 1] - sin * center[:, 0])
     fifths = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
     for values, middle, reach in ((angle.rad2deg(), 0, 20), (factor, 1, 0.3), (right, 0, 0.9), (down, 0, 0.9)):
         at = ((values - middle) / reach).quantile(fifths)
@@ -130,7 +130,7 @@ def test_a_large_batch_is_moved_image_by_image(dtype):
 @given(shape=image_shapes, dtype=st.sampled_from(DTYPES), seed=seeds)
 def test_no_strength_is_the_identity(shape, dtype, seed):
     x = randn(*shape, dtype=dtype)
-    for view in (Brightness(0), Contrast(0), Grey(0)):
+    for view in (Brightness(0), Contrast(0), Gray(0)):
         assert torch.equal(view(x, generator(seed)), x)
     atol = 1e-12 if dtype == torch.float64 else 2e-5
     torch.testing.assert_close(Affine(0, 0, 0)(x, generator(seed)), x, rtol=0, atol=atol)
@@ -154,7 +154,7 @@ def test_brightness_is_one_factor_an_image(shape, strength, seed):
 
 @relaxed
 @given(shape=image_shapes, strength=strengths, seed=seeds)
-def test_contrast_keeps_the_mean_grey_and_stretches_around_it(shape, strength, seed):
+def test_contrast_keeps_the_mean_gray_and_stretches_around_it(shape, strength, seed):
     x = torch.rand(shape, generator=generator(), dtype=torch.float64)
     weights = torch.tensor([0.299, 0.587, 0.114] if shape[1] == 3 else [1.0], dtype=torch.float64)
     mean = torch.einsum("nchw,c->n", x, weights)[:, None, None, None] / (shape[2] * shape[3])
@@ -180,9 +180,9 @@ def test_strengths_cover_their_range_evenly(view):
 
 @relaxed
 @given(shape=image_shapes, probability=strengths, seed=seeds)
-def test_a_grey_image_has_equal_channels_and_keeps_its_luminance(shape, probability, seed):
+def test_a_gray_image_has_equal_channels_and_keeps_its_luminance(shape, probability, seed):
     x = torch.rand(shape, generator=generator(), dtype=torch.float64)
-    seen = Grey(probability)(x, generator(seed))
+    seen = Gray(probability)(x, generator(seed))
     if shape[1] == 1:
         assert torch.equal(seen, x)
         return
@@ -194,19 +194,19 @@ def test_a_grey_image_has_equal_channels_and_keeps_its_luminance(shape, probabil
             torch.testing.assert_close(image[0], light, rtol=0, atol=1e-14)
 
 
-def test_grey_comes_as_often_as_asked():
+def test_gray_comes_as_often_as_asked():
     x = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1).expand(4000, 3, 1, 1)
-    grey = Grey(0.2)(x, generator())[:, 1, 0, 0] > 0
-    assert abs(float(grey.double().mean()) - 0.2) < 5 * math.sqrt(0.16 / 4000)
-    assert (Grey(1.0)(x, generator())[:, 0] == Grey(1.0)(x, generator())[:, 2]).all()
+    gray = Gray(0.2)(x, generator())[:, 1, 0, 0] > 0
+    assert abs(float(gray.double().mean()) - 0.2) < 5 * math.sqrt(0.16 / 4000)
+    assert (Gray(1.0)(x, generator())[:, 0] == Gray(1.0)(x, generator())[:, 2]).all()
 
 
-def test_grey_refuses_channels_that_are_no_colours():
-    with pytest.raises(InputError, match=r"3 channels \(red, green, blue\) or 1, got 4 channels; leave grey out"):
-        Grey()(randn(2, 4, 3, 3), generator())
+def test_gray_refuses_channels_that_are_no_colors():
+    with pytest.raises(InputError, match=r"3 channels \(red, green, blue\) or 1, got 4 channels; leave gray out"):
+        Gray()(randn(2, 4, 3, 3), generator())
 
 
-@pytest.mark.parametrize("view", [Affine, Brightness, Contrast, Grey])
+@pytest.mark.parametrize("view", [Affine, Brightness, Contrast, Gray])
 def test_what_is_no_number_is_refused(view):
     with pytest.raises(InputError, match=r"must lie in 0 to .*, got 'much'; write "):
         view("much")
@@ -214,5 +214,5 @@ def test_what_is_no_number_is_refused(view):
 
 def test_gradients_pass_through_views_of_images():
     x = randn(2, 3, 4, 5).requires_grad_()
-    for view in (Affine(), Brightness(), Contrast(), Grey(0.5)):
+    for view in (Affine(), Brightness(), Contrast(), Gray(0.5)):
         assert torch.autograd.gradcheck(lambda x, view=view: view(x, generator(2)), x)

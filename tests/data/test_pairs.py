@@ -29,7 +29,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
 def test_negatives_are_distinct_other_anchors(size, seed):
     n, n_positives, n_negatives = size
     pairs = make_pairs(
-        randn(n, 2), view=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed)
+        randn(n, 2), views=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed)
     )
     assert (pairs.n_anchors, pairs.n_positives, pairs.n_negatives) == size
     assert pairs.negative_weight is None
@@ -43,7 +43,7 @@ def test_negatives_are_distinct_other_anchors(size, seed):
 @relaxed
 @given(n=st.integers(2, 40), dtype=st.sampled_from(DTYPES), seed=seeds)
 def test_all_negatives_are_every_other_anchor_with_weights_that_sum_to_one(n, dtype, seed):
-    pairs = make_pairs(randn(n, 3, dtype=dtype), view=noise, negatives="all", generator=generator(seed))
+    pairs = make_pairs(randn(n, 3, dtype=dtype), views=noise, negatives="all", generator=generator(seed))
     assert pairs.negative.tolist() == [list(range(n))]
     assert pairs.negative_weight.dtype == dtype
     assert (pairs.negative_weight.diagonal() == 0).all()
@@ -75,7 +75,7 @@ def test_a_subset_hands_out_the_same_values_from_a_smaller_pool(size, seed, shar
 def test_the_pool_is_the_anchors_then_each_positive_of_all(size, seed):
     n, n_positives, n_negatives = size
     x = randn(n, 1, 2, 3)
-    pairs = make_pairs(x, view=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed))
+    pairs = make_pairs(x, views=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed))
     g = generator(seed)
     views = [noise(x, g) for _ in range(n_positives)]
     assert torch.equal(pairs.x, torch.cat([x, *views]))
@@ -90,7 +90,7 @@ def test_the_pool_is_the_anchors_then_each_positive_of_all(size, seed):
 def test_splitting_then_mapping_is_mapping_then_splitting(size, seed):
     n, n_positives, n_negatives = size
     pairs = make_pairs(
-        randn(n, 3), view=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed)
+        randn(n, 3), views=noise, n_positives=n_positives, negatives=n_negatives, generator=generator(seed)
     )
     matrix = randn(3, 2, seed=1)
     for part, raw, index in zip(
@@ -102,7 +102,7 @@ def test_splitting_then_mapping_is_mapping_then_splitting(size, seed):
 
 
 def test_gradients_pass_through_a_split():
-    pairs = make_pairs(randn(6, 2), view=noise, n_positives=2, negatives=3, generator=generator())
+    pairs = make_pairs(randn(6, 2), views=noise, n_positives=2, negatives=3, generator=generator())
     values = randn(18, 2).requires_grad_()
     anchor, positive, negative = pairs.split(values)
     weights = [randn(*part.shape, seed=k) for k, part in enumerate((anchor, positive, negative))]
@@ -131,7 +131,7 @@ def test_every_ordered_choice_of_negatives_is_equally_likely(n):
     n_draws, g = 500, generator(1)
     counts: dict[tuple[int, int], int] = {}
     for _ in range(n_draws):
-        negative = make_pairs(torch.zeros(n, 1), view=noise, negatives=2, generator=g).negative
+        negative = make_pairs(torch.zeros(n, 1), views=noise, negatives=2, generator=g).negative
         for i, row in enumerate(negative.tolist()):
             among_others = (row[0] - (row[0] > i), row[1] - (row[1] > i))  # 0..n-2: the same law for every anchor
             counts[among_others] = counts.get(among_others, 0) + 1
@@ -144,7 +144,7 @@ def test_every_ordered_choice_of_negatives_is_equally_likely(n):
 
 def test_pairs_of_images_move_together():
     x = randn(5, 1, 4, 4, dtype=torch.float32)
-    pairs = make_pairs(x, view=RandomResizedCrop(), negatives="all", generator=generator())
+    pairs = make_pairs(x, views=RandomResizedCrop(), negatives="all", generator=generator())
     double = pairs.to("cpu", torch.float64)
     assert double.x.dtype == double.negative_weight.dtype == torch.float64
     assert torch.equal(double.x, pairs.x.double())
@@ -167,7 +167,7 @@ def test_pairs_of_images_move_together():
 )
 def test_impossible_numbers_of_pairs_are_refused(n, options, given_text, fix):
     with pytest.raises(InputError) as caught:
-        make_pairs(randn(n, 2), view=noise, generator=generator(), **options)
+        make_pairs(randn(n, 2), views=noise, generator=generator(), **options)
     assert given_text in str(caught.value)
     assert fix in str(caught.value)
 
@@ -175,16 +175,16 @@ def test_impossible_numbers_of_pairs_are_refused(n, options, given_text, fix):
 @pytest.mark.parametrize("view", [lambda x, g: x[:, :1], lambda x, g: x.float()])
 def test_a_view_that_changes_shape_or_type_is_refused(view):
     with pytest.raises(InputError, match=r"turned torch.float64 \(3, 2\) into .* must keep number type and shape"):
-        make_pairs(randn(3, 2), view=view, generator=generator())
+        make_pairs(randn(3, 2), views=view, generator=generator())
 
 
 def test_an_image_view_of_rows_is_refused():
     with pytest.raises(InputError, match="use a noise view"):
-        make_pairs(randn(3, 2), view=HorizontalFlip(), generator=generator())
+        make_pairs(randn(3, 2), views=HorizontalFlip(), generator=generator())
 
 
 def test_no_negatives_is_the_non_contrastive_setting():
-    pairs = make_pairs(randn(1, 2), view=noise, negatives=0, generator=generator())
+    pairs = make_pairs(randn(1, 2), views=noise, negatives=0, generator=generator())
     assert pairs.negative.shape == (1, 0)
     assert pairs.split(randn(2, 5))[2].shape == (1, 0, 5)
 
@@ -218,6 +218,6 @@ def test_pairs_that_do_not_fit_together_are_refused(changes, given_text, fix):
 
 
 def test_values_that_are_not_over_the_pool_are_refused():
-    pairs = make_pairs(randn(3, 2), view=noise, generator=generator())
+    pairs = make_pairs(randn(3, 2), views=noise, generator=generator())
     with pytest.raises(InputError, match=r"got 3 values for a pool of 6 points; pass the outputs over all of pairs.x"):
         pairs.split(randn(3, 2))

@@ -15,7 +15,7 @@ from kontrast.data import (
     Contrast,
     Dataset,
     GaussianNoise,
-    Grey,
+    Gray,
     HorizontalFlip,
     Masking,
     Mixup,
@@ -28,7 +28,7 @@ from tests.cases import DTYPES, TOLERANCE, generator, randn
 from tests.reference import crop as reference
 
 relaxed = settings(deadline=None, max_examples=60)
-NAMES = ["affine", "brightness", "contrast", "crop", "flip", "grey", "mask", "mixup", "noise"]
+NAMES = ["affine", "brightness", "contrast", "crop", "flip", "gray", "mask", "mixup", "noise"]
 seeds = st.integers(0, 2**32)
 image_shapes = st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
 
@@ -42,7 +42,7 @@ crops = st.builds(RandomResizedCrop, ranges(0.05, 1.0), ranges(0.2, 5.0))
 flips = st.builds(HorizontalFlip, st.floats(0, 1))
 newer = st.one_of(
     st.builds(Affine, st.floats(0, 180), st.floats(0, 1), st.floats(0, 0.99)),
-    *(st.builds(view, st.floats(0, 1)) for view in (Brightness, Contrast, Grey, Masking)),
+    *(st.builds(view, st.floats(0, 1)) for view in (Brightness, Contrast, Gray, Masking)),
     st.builds(Mixup, st.floats(0, 0.5)),
 )
 
@@ -186,11 +186,11 @@ def test_the_text_of_a_view_reads_back_as_the_view(view):
         ("affine:30,0,0.2", Affine(30, 0.0, 0.2)),
         ("brightness", Brightness(0.4)),
         ("contrast:0.1", Contrast(0.1)),
-        ("grey", Grey(0.2)),
+        ("gray", Gray(0.2)),
         ("mask:0.5", Masking(0.5)),
         ("mask", Masking(0.25)),
         ("mixup", Mixup(0.2)),
-        ("crop:0.4,1+grey", Compose((RandomResizedCrop((0.4, 1.0)), Grey()))),
+        ("crop:0.4,1+gray", Compose((RandomResizedCrop((0.4, 1.0)), Gray()))),
         ("crop+flip+noise:0.05", Compose((RandomResizedCrop(), HorizontalFlip(), GaussianNoise(0.05)))),
         (" crop + flip ", Compose((RandomResizedCrop(), HorizontalFlip()))),
     ],
@@ -209,14 +209,14 @@ def test_a_text_that_is_no_view_is_refused(part):
         message = str(caught.value)
         assert f"cannot read {part!r} in the view {text!r}" in message
         assert "crop:0.5,1.0" in message
-        assert "affine, brightness, contrast, crop, flip, grey, mask, mixup and noise" in message
+        assert "affine, brightness, contrast, crop, flip, gray, mask, mixup and noise" in message
         assert "\n" not in message
 
 
 @pytest.mark.parametrize(
     "text, hint",
     [
-        ("gray", "did you mean grey?"),
+        ("grey", "did you mean gray?"),
         ("CROP", "did you mean crop?"),
         ("crop+brigthness:0.2", "did you mean brightness?"),
         ("xyz", "no view has this name"),
@@ -249,7 +249,7 @@ def test_a_text_that_is_no_view_is_told_why(text, hint):
         ("affine:1,0,1", "1.0", "scale must lie in 0 to 0.99"),
         ("brightness:2", "2.0", "write brightness:0.4"),
         ("contrast:nan", "nan", "write contrast:0.4"),
-        ("grey:-0.1", "-0.1", "write grey:0.2"),
+        ("gray:-0.1", "-0.1", "write gray:0.2"),
         ("mask:1.1", "1.1", "write mask:0.25"),
         ("mixup:0.6", "0.6", "mixup share must lie in 0 to 0.5"),
     ],
@@ -261,7 +261,7 @@ def test_impossible_numbers_are_refused(text, given_text, fix):
     assert fix in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["crop", "flip", "affine", "brightness", "contrast", "grey"])
+@pytest.mark.parametrize("name", ["crop", "flip", "affine", "brightness", "contrast", "gray"])
 def test_views_of_images_refuse_rows(name):
     view = parse_view(name)
     with pytest.raises(InputError, match=rf"view {name} needs images.*got shape \(4, 9\); use a noise view"):

@@ -20,7 +20,7 @@ from tests.cases import DTYPES, TOLERANCE, generator, randn
 
 def pairs_of(n: int = 6, d: int = 4, seed: int = 0, dtype: torch.dtype = torch.float64, **options: object) -> Pairs:
     x = randn(n, d, seed=seed, dtype=dtype)
-    return make_pairs(x, view=GaussianNoise(0.1), generator=generator(seed), **options)
+    return make_pairs(x, views=GaussianNoise(0.1), generator=generator(seed), **options)
 
 
 def cosine_problem(**options: object) -> Problem:

@@ -19,7 +19,7 @@ LINKS = [Linear(), Softmax(0.5), LogSoftmax(0.5)]
 
 
 def setting(seed: int, similarity: object = SIMILARITIES[1], link: object = LINKS[0], activation: str = "tanh"):
-    pairs = make_pairs(randn(4, 3, seed=seed), view=GaussianNoise(0.1), negatives=2, generator=generator(seed))
+    pairs = make_pairs(randn(4, 3, seed=seed), views=GaussianNoise(0.1), negatives=2, generator=generator(seed))
     net = MLP(3, 10, 2, activation=activation, generator=generator(seed), dtype=torch.float64)
     return net, contrastive_problem(pairs, ContrastiveLoss(similarity, link))
 
@@ -39,7 +39,7 @@ def test_lemma_9(seed: int, similarity: object, link: object) -> None:
 
 
 @given(seed=integers(0, 2**16), similarity=sampled_from(SIMILARITIES), link=sampled_from(LINKS))
-def test_descent_is_the_linearised_networks_training(seed: int, similarity: object, link: object) -> None:
+def test_descent_is_the_linearized_networks_training(seed: int, similarity: object, link: object) -> None:
     net, problem = setting(seed, similarity, link)
     lin, options = (
         Linearized.of(net),

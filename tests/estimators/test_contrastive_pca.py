@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import Tensor
 
-from kontrast.data import GaussianNoise, Pairs, make_pairs
+from kontrast.data import GaussianNoise, Pairs, make_pairs, pair_matrix
 from kontrast.errors import InputError
 from kontrast.estimators import ContrastivePCA, base, features
 from kontrast.estimators import contrastive_pca as module
 from kontrast.linalg import grassmann_step, qr_retraction, random_frame, subspace_sines
-from kontrast.spectral import contrastive_pca, kernel_contrastive_pca, pair_matrix
+from kontrast.pca import contrastive_pca, kernel_contrastive_pca
 from tests.cases import generator, randn
 from tests.estimators.made_data import as_tensor, pairs, rows
 from tests.reference import closed_forms as reference
@@ -73,7 +73,11 @@ def test_the_same_pairs_give_the_contrastive_pca_of_the_spectral_layer(
     similarity: str, negatives: int | str, n_positives: int
 ) -> None:
     drawn = make_pairs(
-        as_tensor(rows()), view=GaussianNoise(0.3), n_positives=n_positives, negatives=negatives, generator=generator(3)
+        as_tensor(rows()),
+        views=GaussianNoise(0.3),
+        n_positives=n_positives,
+        negatives=negatives,
+        generator=generator(3),
     )
     x, plus, minus = drawn.split(drawn.x)
     model = ContrastivePCA(3, width=30, similarity=similarity)

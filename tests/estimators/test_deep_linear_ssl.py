@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor
 
-from kontrast.dynamics import deep_linear, deep_linear_flow, train_deep_linear
+from kontrast.deep_linear import deep_linear_flow, train_deep_linear
+from kontrast.deep_linear import flow as deep_linear
 from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.estimators import DeepLinearSSL, base, load_model
 from kontrast.linalg import best_rotation, subspace_sines
@@ -58,7 +59,7 @@ def test_it_embeds_as_a_trained_network_does(flow: str, depth: int, steps: int) 
     """To order η: with η = 1e-3, within 2e-3."""
     x, positives, C = small_problem()
     net = network(depth=depth)
-    model = DeepLinearSSL(2, time=1e-3 * steps, depth=depth, flow=flow, start=map_of(net), centre=False).fit_pairs(
+    model = DeepLinearSSL(2, time=1e-3 * steps, depth=depth, flow=flow, start=map_of(net), center=False).fit_pairs(
         x, positives
     )
     trained = train_deep_linear(net, C, learning_rate=1e-3, n_steps=steps, flow=flow)
@@ -77,7 +78,7 @@ def test_it_embeds_as_a_trained_network_does(flow: str, depth: int, steps: int) 
 @pytest.mark.parametrize("z", [1, 2])
 def test_at_infinity_it_spans_what_a_long_training_spans(flow: str, z: int) -> None:
     x, positives, C = small_problem()
-    model = DeepLinearSSL(z, flow=flow, centre=False).fit_pairs(x, positives)
+    model = DeepLinearSSL(z, flow=flow, center=False).fit_pairs(x, positives)
     trained = train_deep_linear(network(z=z), C, learning_rate=0.3, n_steps=1200, flow=flow)
     _, basis = torch.linalg.eigh(C)
     frame = torch.from_numpy(model.components_.T)
@@ -123,7 +124,7 @@ def test_depth_speeds_up_all_but_the_grassmannian() -> None:
     n_negatives=integers(0, 2),
     scale=floats(0.1, 10),
 )
-def test_the_frame_diagonalises_the_matrix_of_the_pairs(
+def test_the_frame_diagonalizes_the_matrix_of_the_pairs(
     seed: int, contrastive: bool, n_positives: int, n_negatives: int, scale: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -132,7 +133,7 @@ def test_the_frame_diagonalises_the_matrix_of_the_pairs(
     negatives = scale * rng.normal(size=(20, n_negatives, 4)) if n_negatives and contrastive else None
     repelled = negatives if contrastive else np.zeros((20, 1, 4))
     C = data_matrix(x, positives, repelled).numpy()
-    model = DeepLinearSSL(2, contrastive=contrastive, centre=False).fit_pairs(x, positives, negatives)
+    model = DeepLinearSSL(2, contrastive=contrastive, center=False).fit_pairs(x, positives, negatives)
     W = model.components_.T
     np.testing.assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(C)[:2], rtol=0, atol=1e-12 * scale**2)
     np.testing.assert_allclose(C @ W, W * model.eigenvalues_, rtol=0, atol=1e-10 * scale**2)
@@ -159,7 +160,7 @@ def test_fit_makes_positives_by_views_and_repels_the_others() -> None:
     )
 
 
-def test_without_negatives_centred_data_give_principal_components() -> None:
+def test_without_negatives_centered_data_give_principal_components() -> None:
     """Claim B.nc: E[C] = −Cov(x), here exactly, as positives are the anchors."""
     x = rows(60) - rows(60).mean(0)
     model = DeepLinearSSL(3, contrastive=False, views="noise:0").fit(x)
@@ -171,11 +172,11 @@ def test_a_large_mean_brings_the_noise_of_views_and_centring_takes_it_away() -> 
     near = DeepLinearSSL(2, random_state=1).fit(x)
     assert (near.eigenvalues_ < -0.5).all()
     with pytest.raises(TooManyComponentsError):
-        DeepLinearSSL(2, centre=False, random_state=1).fit(x + 300)
+        DeepLinearSSL(2, center=False, random_state=1).fit(x + 300)
     far = DeepLinearSSL(2, random_state=1).fit(x + 300)
     np.testing.assert_allclose(far.eigenvalues_, near.eigenvalues_, rtol=1e-9)
     np.testing.assert_allclose(far.transform(x + 300), near.transform(x), rtol=0, atol=1e-9)
-    assert DeepLinearSSL(2, centre=False).fit(x).mean_ is None
+    assert DeepLinearSSL(2, center=False).fit(x).mean_ is None
 
 
 def test_the_matrix_does_not_depend_on_what_is_done_with_it() -> None:
@@ -242,7 +243,7 @@ def test_a_start_of_ones_own(kind: str) -> None:
         "list": start.tolist(),
         "float32": start.astype(np.float32),
     }[kind]
-    model = DeepLinearSSL(2, time=0.7, start=given_, centre=False).fit_pairs(x, positives)
+    model = DeepLinearSSL(2, time=0.7, start=given_, center=False).fit_pairs(x, positives)
     flow = deep_linear_flow(C, torch.as_tensor(given_, dtype=torch.float64), times=[0.7])
     np.testing.assert_allclose(model.components_, flow.maps[0].mT, rtol=0, atol=1e-8)
 
@@ -425,9 +426,9 @@ def test_at_the_least_width_every_output_keeps_its_length() -> None:
     x = rows(40, 4)
     positives, negatives = x * np.array([1, 0.5, -0.5, -1]), np.zeros_like(x)
     with pytest.raises(TooManyComponentsError):
-        DeepLinearSSL(3, centre=False).fit_pairs(x, positives, negatives)
-    limit = DeepLinearSSL(3, width=4, centre=False).fit_pairs(x, positives, negatives)
-    late = DeepLinearSSL(3, width=4, centre=False, time=1e4, flow="oja").fit_pairs(x, positives, negatives)
+        DeepLinearSSL(3, center=False).fit_pairs(x, positives, negatives)
+    limit = DeepLinearSSL(3, width=4, center=False).fit_pairs(x, positives, negatives)
+    late = DeepLinearSSL(3, width=4, center=False, time=1e4, flow="oja").fit_pairs(x, positives, negatives)
     assert limit.eigenvalues_[-1] > 0
     assert late.loss_ == pytest.approx(limit.loss_, rel=1e-9)
     sines = subspace_sines(torch.from_numpy(limit.components_.T.copy()), torch.from_numpy(late.components_.T.copy()))

@@ -41,8 +41,8 @@ def test_a_module_keeps_its_mode_and_its_statistics_and_gives_its_eval_features(
     with torch.no_grad():
         phi = net.eval()(torch.from_numpy(x))
     phi = (phi / (phi.norm(dim=1, keepdim=True) + 1e-6 * 5**0.5)).numpy()
-    centred = phi if model.mean_ is None else phi - model.mean_
-    np.testing.assert_allclose(out, centred @ model.components_.T, rtol=0, atol=1e-5)
+    centered = phi if model.mean_ is None else phi - model.mean_
+    np.testing.assert_allclose(out, centered @ model.components_.T, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

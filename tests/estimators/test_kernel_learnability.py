@@ -15,8 +15,8 @@ from kontrast.data import load
 from kontrast.errors import InputError
 from kontrast.estimators import ContrastivePCA, KernelLearnability, LearningCurve
 from kontrast.estimators.kernel_learnability import _accuracy, linear_kernel
-from kontrast.kernels import infinite_nngp, infinite_ntk
-from kontrast.spectral import GaussianKernel, NetworkKernel, PointPrediction, TangentKernel
+from kontrast.kernels import GaussianKernel, NetworkKernel, TangentKernel, infinite_nngp, infinite_ntk
+from kontrast.learnability import PointPrediction
 from tests.estimators.made_data import pictures
 
 Array = np.ndarray

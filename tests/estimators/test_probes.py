@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from kontrast import sweep
 from kontrast.data import Dataset, load
 from kontrast.errors import InputError
 from kontrast.estimators import compare_with_input, judge, knn_probe, linear_probe, probes
@@ -34,12 +33,8 @@ def predicted(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int) -
     return votes
 
 
-def test_the_linear_probe_of_studies_is_this_one() -> None:
-    assert sweep.linear_probe is linear_probe
-
-
 @pytest.mark.parametrize("k", [1, 5, 21])
-def test_neighbours_are_scikit_learns(k: int) -> None:
+def test_neighbors_are_scikit_learns(k: int) -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
     (x, y), (x_test, y_test) = (blobs(201, apart=1.5, classes=2, seed=seed) for seed in (0, 1))  # odd k: no tie
@@ -49,14 +44,14 @@ def test_neighbours_are_scikit_learns(k: int) -> None:
 
 
 @given(seed=integers(0, 2**16), k=integers(1, 12))
-def test_tied_classes_fall_to_the_nearest_neighbour(seed: int, k: int) -> None:
+def test_tied_classes_fall_to_the_nearest_neighbor(seed: int, k: int) -> None:
     x, x_test = randn(40, 3, seed=seed), randn(15, 3, seed=seed + 1)
     y = torch.randint(0, 4, (40,), generator=generator(seed))
     votes = torch.tensor(predicted(x.numpy(), y.numpy(), x_test.numpy(), k))
     assert knn_probe(x, y, x_test, votes, k=k) == 1.0
 
 
-def test_digits_have_scikit_learns_neighbours_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_have_scikit_learns_neighbors_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load("digits", dtype=torch.float64)
     x, y = digits.rows, digits.y
     votes = predicted(x[:1000].numpy(), y[:1000].numpy(), x[1000:1400].numpy(), 20)
@@ -68,7 +63,7 @@ def test_digits_have_scikit_learns_neighbours_in_batches(monkeypatch: pytest.Mon
     assert knn_probe(x[:1000].float(), y[:1000], x[1000:1400].float(), y[1000:1400]) == pytest.approx(whole, abs=0.005)
 
 
-def test_equal_neighbours_vote_in_their_order() -> None:
+def test_equal_neighbors_vote_in_their_order() -> None:
     x = torch.ones(4, 2)
     for labels in ([0, 1, 1, 0], [1, 0, 0, 1]):
         assert knn_probe(x, torch.tensor(labels), x[:1], torch.tensor(labels[:1]), k=4) == 1.0
@@ -148,16 +143,16 @@ def test_pca_has_no_more_components_than_the_input() -> None:
     assert seen == [(0, 6), *((k, 6) for k in range(1, 7))]
 
 
-def parts_of(n: int, *, names: tuple[str, ...], labelled: tuple[str, ...]) -> dict[str, Dataset]:
+def parts_of(n: int, *, names: tuple[str, ...], labeled: tuple[str, ...]) -> dict[str, Dataset]:
     made = {}
     for seed, name in enumerate(names):
         x, y = blobs(n, apart=4, seed=seed)
-        made[name] = Dataset(x, y if name in labelled else None, "blobs")
+        made[name] = Dataset(x, y if name in labeled else None, "blobs")
     return made
 
 
 @pytest.mark.parametrize(
-    "names, labelled, learn, unseen",
+    "names, labeled, learn, unseen",
     [
         (("all",), ("all",), "80 samples", "20 others"),
         (("train", "test"), ("train", "test"), "100 train samples", "100 test samples"),
@@ -165,14 +160,14 @@ def parts_of(n: int, *, names: tuple[str, ...], labelled: tuple[str, ...]) -> di
     ],
 )
 def test_who_learns_and_who_is_tested(
-    names: tuple[str, ...], labelled: tuple[str, ...], learn: str, unseen: str, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, ...], labeled: tuple[str, ...], learn: str, unseen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = parts_of(100, names=names, labelled=labelled)
+    parts = parts_of(100, names=names, labeled=labeled)
     z = {name: part.x for name, part in parts.items()}
     table, how = judge(parts, z)
     assert learn in how
     assert unseen in how
-    assert ("saw all of them" in how) == (len(labelled) == 1)
+    assert ("saw all of them" in how) == (len(labeled) == 1)
     assert table[0] == judge(parts, z)[0][0]
     assert table[0].linear_probe == table[1].linear_probe > 0.8  # the embedding is the input here
     monkeypatch.setattr(probes, "MOST_TRAIN", 30)
@@ -184,7 +179,7 @@ def test_who_learns_and_who_is_tested(
 def test_samples_that_test_did_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     monkeypatch.setattr(probes, "compare_with_input", lambda z, x, y, progress: seen.append(z) or ())
-    parts = parts_of(50, names=("all",), labelled=("all",))
+    parts = parts_of(50, names=("all",), labeled=("all",))
     judge(parts, {"all": torch.arange(50.0)[:, None]})
     [(learn, unseen)] = seen
     assert sorted([*learn[:, 0].tolist(), *unseen[:, 0].tolist()]) == list(range(50))

@@ -121,7 +121,7 @@ def test_images_in_every_shape(model: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [16, math.inf])
-def test_colours_first_and_last_are_the_same(width: float) -> None:
+def test_colors_first_and_last_are_the_same(width: float) -> None:
     x = pictures(channels=3)
     model = ContrastivePCA(2, width=width, views="affine:10,0.1,0.1")
     expected = embed(model, x)
@@ -203,7 +203,7 @@ def test_patches_of_images(kind: type, two_sided: bool) -> None:
     assert_same(model.transform(x[:3]), out[:3])
 
 
-def test_patches_of_colour_images_in_bytes() -> None:
+def test_patches_of_color_images_in_bytes() -> None:
     raw = np.round(pictures(channels=3) * 255).astype(np.uint8)
     model = SpectralContrastive(2, width=8, features="patches", n_views=2).fit(raw)
     assert model.features_.features.image_shape == (3, 8, 8)
@@ -224,6 +224,6 @@ def test_images_of_the_wrong_shape_for_patches(kind: type) -> None:
         model.transform(x.reshape(24, 4, 16))
     with pytest.raises(InputError, match=r"X has 72 features, but .* is expecting 64"):
         model.transform(pictures(h=9))
-    flat = np.linspace(0, 1, 24)[:, None, None].repeat(8, 1).repeat(8, 2)  # each image of one grey of its own
+    flat = np.linspace(0, 1, 24)[:, None, None].repeat(8, 1).repeat(8, 2)  # each image of one gray of its own
     with pytest.raises(InputError, match=r"random patches are not constant.*images that are not constant"):
         kind(2, width=8, features="patches").fit(flat)

@@ -16,14 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kontrast.data import GaussianNoise
-from kontrast.estimators import (
-    ContrastivePCA,
-    DeepLinearSSL,
-    Fourier,
-    KernelLearnability,
-    Patches,
-    SpectralContrastive,
-)
+from kontrast.estimators import ContrastivePCA, DeepLinearSSL, Fourier, KernelLearnability, Patches, SpectralContrastive
 from tests.estimators.made_data import rows
 
 ESTIMATORS = [
@@ -36,7 +29,7 @@ ESTIMATORS = [
     SpectralContrastive(2, width=64, features="fourier"),
     DeepLinearSSL(2),
     DeepLinearSSL(2, time=0.1),
-    DeepLinearSSL(1, centre=False),
+    DeepLinearSSL(1, center=False),
 ]
 
 

@@ -35,7 +35,7 @@ def frame_of(model: SpectralContrastive) -> Tensor:
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("ridge", [0.0, 1e-5, 0.05])
 @pytest.mark.parametrize("power", [0, 0.5, 1.0])
-def test_the_heads_are_those_of_the_generalised_eigenproblem(similarity: str, ridge: float, power: float) -> None:
+def test_the_heads_are_those_of_the_generalized_eigenproblem(similarity: str, ridge: float, power: float) -> None:
     views = row_views()
     model = SpectralContrastive(3, width=7, similarity=similarity, ridge=ridge, power=power).fit_views(views)
     mean, covariance, _, between = reference.view_covariances(features_of(model, views))
@@ -149,7 +149,7 @@ def test_finite_width_tends_to_the_limit() -> None:
 # The optimum of the spectral contrastive loss
 
 
-def vectorised_loss(views: Tensor) -> Tensor:
+def vectorized_loss(views: Tensor) -> Tensor:
     """`reference.spectral_loss` in matrix products, to train with."""
     v, n, k = views.shape
     flat, total = views.reshape(v * n, k), views.sum(0)
@@ -170,7 +170,7 @@ def test_the_loss_of_the_outputs_is_minus_the_squared_eigenvalues(fitted: tuple)
     """Straight from the embeddings of all pairs of views, by a double loop: the minimum that the theory names."""
     model, phi, best = fitted
     assert best == pytest.approx(-float((model.eigenvalues_**2).sum()), abs=1e-10)
-    assert best == pytest.approx(float(vectorised_loss(phi @ frame_of(model))), abs=1e-12)
+    assert best == pytest.approx(float(vectorized_loss(phi @ frame_of(model))), abs=1e-12)
 
 
 def test_the_gradient_is_zero_at_the_closed_form(fitted: tuple) -> None:
@@ -180,7 +180,7 @@ def test_the_gradient_is_zero_at_the_closed_form(fitted: tuple) -> None:
     scale = float((phi.reshape(-1, 5).mT @ phi.reshape(-1, 5)).norm()) / phi[..., 0].numel()
     assert float(W.grad.norm()) < 1e-9 * max(1.0, scale)
     moved = frame_of(model).mul(1.1).requires_grad_()
-    vectorised_loss(phi @ moved).backward()
+    vectorized_loss(phi @ moved).backward()
     assert float(moved.grad.norm()) > 1e-3
     assert best < 0
 
@@ -190,7 +190,7 @@ def test_no_random_head_and_no_perturbation_has_a_lower_loss(fitted: tuple, seed
     model, phi, best = fitted
     W, step = frame_of(model), randn(5, 2, seed=seed)
     for head in (size * step, W + size * step, W + 1e-4 * step, W * size, W @ step[:2]):
-        assert float(vectorised_loss(phi @ head)) >= best - 1e-9
+        assert float(vectorized_loss(phi @ head)) >= best - 1e-9
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "adam"])
@@ -209,7 +209,7 @@ def test_no_trained_head_has_a_lower_loss(fitted: tuple, method: str, seed: int)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = vectorised_loss(phi @ head)
+        loss = vectorized_loss(phi @ head)
         loss.backward()
         losses.append(float(loss.detach()))
         return loss
@@ -225,7 +225,7 @@ def test_a_ridge_moves_away_from_the_minimum_of_the_loss(fitted: tuple) -> None:
     _, phi, best = fitted
     views = row_views(v=3, n=14, d=4)
     other = SpectralContrastive(2, width=5, ridge=0.1, similarity="dot", power=0.5).fit_views(views)
-    assert float(vectorised_loss(phi @ frame_of(other))) > best + 1e-3
+    assert float(vectorized_loss(phi @ frame_of(other))) > best + 1e-3
 
 
 # Views, loaders and batches

@@ -194,7 +194,7 @@ class Mixed(nn.Module):
         return h.view(n, steps, 2).sum(1)
 
 
-def initialised(module: nn.Module, seed: int, dtype: torch.dtype = torch.float64) -> nn.Module:
+def initialized(module: nn.Module, seed: int, dtype: torch.dtype = torch.float64) -> nn.Module:
     """The module in eval mode with parameters and running statistics that are nothing special."""
     module = module.to(dtype).eval()
     g = generator(seed)
@@ -303,7 +303,7 @@ def assert_all_routes_agree(module: nn.Module, x: Tensor, y: Tensor, *, dtype: t
 def test_any_mlp_agrees_with_the_definition(
     seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
 ) -> None:
-    module, shape = initialised(case[0], seed, dtype), case[1]
+    module, shape = initialized(case[0], seed, dtype), case[1]
     assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
 
 
@@ -312,7 +312,7 @@ def test_any_mlp_agrees_with_the_definition(
 def test_any_convnet_agrees_with_the_definition(
     seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
 ) -> None:
-    module, shape = initialised(case[0], seed, dtype), case[1]
+    module, shape = initialized(case[0], seed, dtype), case[1]
     assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
 
 
@@ -321,14 +321,14 @@ def test_any_convnet_agrees_with_the_definition(
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_module_agrees_with_the_definition(name: str, n: int, m: int, dtype: torch.dtype) -> None:
     make, shape = OTHERS[name]
-    module = initialised(make(), 3, dtype)
+    module = initialized(make(), 3, dtype)
     assert_all_routes_agree(module, rows_for(shape, n, 1, dtype), rows_for(shape, m, 2, dtype), dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["shared", "embedding", "transformer", "gru", "mixed axes", "scaled"])
 def test_a_small_budget_gives_the_same_kernel_in_many_blocks(name: str) -> None:
     make, shape = OTHERS[name]
-    module = initialised(make(), 3)
+    module = initialized(make(), 3)
     x, y = rows_for(shape, 7, 1), rows_for(shape, 5, 2)
     with pytest.raises(InputError, match="memory is too small: one row of tangents needs") as refusal:
         empirical_ntk_components(module, x, y, memory=10)
@@ -337,7 +337,7 @@ def test_a_small_budget_gives_the_same_kernel_in_many_blocks(name: str) -> None:
 
 
 def test_blocks_are_as_small_as_the_budget_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = initialised(Shared(), 0), randn(9, 4)
+    module, x = initialized(Shared(), 0), randn(9, 4)
     seen: list[int] = []
     forward = Shared.forward
 
@@ -392,7 +392,7 @@ class Repeated(nn.Module):
 def test_the_cheaper_form_is_chosen_and_is_right(
     module: nn.Module, shape: tuple[int, ...], kept_as: dict[tuple[str, ...], Form]
 ) -> None:
-    module = initialised(module, 5)
+    module = initialized(module, 5)
     x, y = rows_for(shape, 3, 1), rows_for(shape, 2, 2)
     assert forms_of(module, x).items() >= kept_as.items()
     assert_all_routes_agree(module, x, y, dtype=torch.float64)
@@ -407,7 +407,7 @@ def test_a_weight_used_at_many_places_in_gram_form() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.out(torch.tanh(self.layer(torch.sin(self.layer(x)))))
 
-    module, x = initialised(Twice(), 1), randn(3, 20)
+    module, x = initialized(Twice(), 1), randn(3, 20)
     assert forms_of(module, x)["layer.weight", "layer.bias"] is Form.GRAM
     assert_all_routes_agree(module, x, randn(2, 20, seed=1), dtype=torch.float64)
 
@@ -424,7 +424,7 @@ def test_a_weight_used_at_many_places_in_gram_form() -> None:
     ],
 )
 def test_one_signal_stands_for_all_outputs_in_the_trace(tail: list[nn.Module], shortcut: bool) -> None:
-    module = initialised(nn.Sequential(nn.Linear(4, 6), *tail, nn.Linear(6, 3)), 2)
+    module = initialized(nn.Sequential(nn.Linear(4, 6), *tail, nn.Linear(6, 3)), 2)
     forms = forms_of(module, randn(2, 4), Kind.TRACE)
     assert (forms["0.weight", "0.bias"] is Form.HIDDEN) == shortcut
     assert_all_routes_agree(module, randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
@@ -446,7 +446,7 @@ def test_no_shortcut_where_the_hidden_layer_has_another_reader_or_the_output_a_s
             return f + self.side(a)
 
     for way in ("slope", "rows", "reader"):
-        module = initialised(Skip(way), 2)
+        module = initialized(Skip(way), 2)
         assert Form.HIDDEN not in forms_of(module, randn(2, 4), Kind.TRACE).values()
         assert_all_routes_agree(module, randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
 
@@ -478,23 +478,23 @@ class Pooled(nn.Module):
 def test_pooled_channels_need_one_gradient_for_all_outputs(
     kind: Kind, pool: Callable[[Tensor], Tensor], by_channel: bool
 ) -> None:
-    module, x = initialised(Pooled(pool), 2), randn(3, 2, 6, 6)
+    module, x = initialized(Pooled(pool), 2), randn(3, 2, 6, 6)
     forms = forms_of(module, x, kind)
     assert (forms[("conv.weight",)] is Form.CHANNELS) == by_channel
     assert_all_routes_agree(module, x, randn(2, 2, 6, 6, seed=1), dtype=torch.float64)
 
 
 def test_sequences_of_different_lengths() -> None:
-    module = initialised(Tokens(tied=False), 1)
+    module = initialized(Tokens(tied=False), 1)
     x, y = rows_for((-5,), 3, 1), rows_for((-2,), 4, 2)
     torch.testing.assert_close(empirical_ntk(module, x, y), ntk.empirical_ntk(module, x, y), rtol=0, atol=1e-11)
-    module = initialised(Recurrent("gru"), 1)
+    module = initialized(Recurrent("gru"), 1)
     x, y = randn(3, 5, 3), randn(2, 4, 3, seed=1)
     torch.testing.assert_close(empirical_ntk(module, x, y), ntk.empirical_ntk(module, x, y), rtol=0, atol=1e-11)
 
 
 def test_tied_parameters_appear_once() -> None:
-    module = initialised(Tokens(tied=True), 1)
+    module = initialized(Tokens(tied=True), 1)
     assert list(empirical_ntk_components(module, rows_for((-3,), 2, 1))) == ["embed.weight", "mix.weight", "mix.bias"]
 
 
@@ -525,7 +525,7 @@ class Unseen(nn.Module):
 
 
 def test_the_witness_catches_a_use_that_was_not_seen() -> None:
-    assert_all_routes_agree(initialised(Unseen(), 1), randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
+    assert_all_routes_agree(initialized(Unseen(), 1), randn(3, 4), randn(2, 4, seed=1), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", ["sequence first", "mixed axes", "sequence-first transformer"])
@@ -533,7 +533,7 @@ def test_the_witness_catches_rows_taken_from_the_wrong_axis(name: str, monkeypat
     from kontrast.kernels import tangents
 
     make, shape = OTHERS[name]
-    module, x = initialised(make(), 3), rows_for(shape, 3, 5)
+    module, x = initialized(make(), 3), rows_for(shape, 3, 5)
     network, question = network_of(module), Question(Kind.FULL, 3, 3, components=False)
     assert not plan_for(network, x[:2], question, name="x").opaque
     right = tangents._rows_in
@@ -561,7 +561,7 @@ def test_the_witness_catches_rows_taken_from_the_wrong_axis(name: str, monkeypat
     ],
 )
 def test_a_subset_of_the_parameters(only: Any, names: list[str]) -> None:
-    module = initialised(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
+    module = initialized(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
     x, y = randn(3, 4), randn(4, 4, seed=1)
     K = ntk.empirical_ntk(module, x, y, names)
     torch.testing.assert_close(empirical_ntk(module, x, y, only=only), K, rtol=0, atol=1e-11)
@@ -577,7 +577,7 @@ def test_a_subset_of_an_mlp() -> None:
 
 
 def test_frozen_parameters_are_no_part_of_the_kernel() -> None:
-    module = initialised(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
+    module = initialized(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), 1)
     module[0].requires_grad_(False)
     x = randn(3, 4)
     torch.testing.assert_close(empirical_ntk(module, x), ntk.empirical_ntk(module, x, x))
@@ -585,7 +585,7 @@ def test_frozen_parameters_are_no_part_of_the_kernel() -> None:
 
 
 def test_any_module_at_other_parameters_than_its_own() -> None:
-    module, other = (initialised(Transformer(batch_first=True), seed) for seed in (1, 2))
+    module, other = (initialized(Transformer(batch_first=True), seed) for seed in (1, 2))
     x = rows_for((-3,), 3, 1)
     torch.testing.assert_close(empirical_ntk(module, x, parameters=parameters_of(other)), empirical_ntk(other, x))
 
@@ -593,7 +593,7 @@ def test_any_module_at_other_parameters_than_its_own() -> None:
 def test_a_parameter_that_the_forward_pass_never_uses_adds_nothing() -> None:
     module = nn.Linear(4, 2)
     module.idle = nn.Parameter(torch.ones(3))
-    module = initialised(module, 1)
+    module = initialized(module, 1)
     components = empirical_ntk_components(module, randn(3, 4))
     assert not components["idle"].any()
     assert components["weight"].any()
@@ -602,7 +602,7 @@ def test_a_parameter_that_the_forward_pass_never_uses_adds_nothing() -> None:
 @pytest.mark.parametrize("name", ["transformer", "gru", "weight norm"])
 def test_the_module_is_left_as_it_was(name: str) -> None:
     make, shape = OTHERS[name]
-    module = initialised(nn.Sequential(make(), nn.BatchNorm1d(2)), 3)
+    module = initialized(nn.Sequential(make(), nn.BatchNorm1d(2)), 3)
     module[1].train(False)
     module(rows_for(shape, 2, 0)).sum().backward()
     module.get_parameter(next(iter(dict(module.named_parameters())))).requires_grad_(False)
@@ -624,7 +624,7 @@ def test_the_module_is_left_as_it_was(name: str) -> None:
 
 
 def test_under_no_grad_and_inference_mode() -> None:
-    module = initialised(Shared(), 1)
+    module = initialized(Shared(), 1)
     expected = empirical_ntk(module, randn(3, 4))
     for context in (torch.no_grad, torch.inference_mode):
         with context():
@@ -635,7 +635,7 @@ def test_under_no_grad_and_inference_mode() -> None:
 
 def test_results_carry_no_gradient() -> None:
     x = randn(3, 4).requires_grad_()
-    for module in (initialised(Shared(), 1), MLP(4, 5, 2, dtype=torch.float64)):
+    for module in (initialized(Shared(), 1), MLP(4, 5, 2, dtype=torch.float64)):
         assert not empirical_ntk(module, x).requires_grad
         assert not empirical_ntk_trace(module, x).requires_grad
 
@@ -646,7 +646,7 @@ def test_results_carry_no_gradient() -> None:
 @pytest.mark.parametrize("name", ["scaled", "embedding", "transformer", "gru", "rnn cell", "weight norm", "attention"])
 def test_the_operator_is_the_dense_kernel(name: str) -> None:
     make, shape = OTHERS[name]
-    module, x = initialised(make(), 3), rows_for(shape, 5, 1)
+    module, x = initialized(make(), 3), rows_for(shape, 5, 1)
     K = ntk.empirical_ntk(module, x, x)
     n, c = K.shape[0], K.shape[-1]
     matrix = K.permute(0, 2, 1, 3).reshape(n * c, n * c)
@@ -660,7 +660,7 @@ def test_the_operator_is_the_dense_kernel(name: str) -> None:
 
 
 def test_the_operator_in_blocks_on_a_subset_and_elsewhere() -> None:
-    module, other = (initialised(Shared(), seed) for seed in (1, 2))
+    module, other = (initialized(Shared(), seed) for seed in (1, 2))
     x, v = randn(7, 4), randn(14)
     K = empirical_ntk(other, x, only=["layer"]).permute(0, 2, 1, 3).reshape(14, 14)
     with pytest.raises(InputError, match="one row of activations") as refusal:
@@ -671,7 +671,7 @@ def test_the_operator_in_blocks_on_a_subset_and_elsewhere() -> None:
 
 
 def test_the_operator_in_scipy() -> None:
-    module, x = initialised(Scaled(), 1), randn(6, 4)
+    module, x = initialized(Scaled(), 1), randn(6, 4)
     operator = NTKOperator(module, x)
     matrix = empirical_ntk(module, x).permute(0, 2, 1, 3).reshape(18, 18).numpy()
     linear = aslinearoperator(operator)
@@ -681,7 +681,7 @@ def test_the_operator_in_scipy() -> None:
 
 
 def test_the_operator_takes_and_gives_back_other_number_types() -> None:
-    module, x = initialised(Scaled(), 1, torch.float32), randn(6, 4, dtype=torch.float32)
+    module, x = initialized(Scaled(), 1, torch.float32), randn(6, 4, dtype=torch.float32)
     operator, v = NTKOperator(module, x), randn(18)
     assert operator.dtype == np.float32
     assert (operator @ v).dtype == torch.float64
@@ -691,7 +691,7 @@ def test_the_operator_takes_and_gives_back_other_number_types() -> None:
 
 @pytest.mark.parametrize("v", [torch.ones(17), torch.ones(6, 2), torch.ones(18, 2, 2)])
 def test_the_operator_refuses_other_shapes(v: Tensor) -> None:
-    operator = NTKOperator(initialised(Scaled(), 1), randn(6, 4))
+    operator = NTKOperator(initialized(Scaled(), 1), randn(6, 4))
     with pytest.raises(InputError, match=r"v must be \(18,\), \(18, k\) or \(6, 3\), got shape"):
         _ = operator @ v.double()
     with pytest.raises(InputError, match="v must be a tensor or a numpy array, got list"):
@@ -898,7 +898,7 @@ def test_bad_input_to_an_mlp_is_refused(module: nn.Module, x: torch.Tensor, mess
 @pytest.mark.parametrize("name", ["mlp", *OTHERS])
 def test_on_the_gpu_as_on_the_cpu(name: str) -> None:
     make, shape = OTHERS.get(name, (lambda: MLP(5, 64, 3, depth=2, generator=generator(1)), (5,)))
-    module, x = initialised(make(), 1), rows_for(shape, 6, 1)
+    module, x = initialized(make(), 1), rows_for(shape, 6, 1)
     on_cpu, trace, product = empirical_ntk(module, x), empirical_ntk_trace(module, x), None
     if name != "gru":  # cuDNN's recurrent networks have neither forward-mode nor second derivatives
         product = NTKOperator(module, x) @ torch.ones(6, on_cpu.shape[-1])
@@ -938,7 +938,7 @@ class LateScale(nn.Module):
 @pytest.mark.parametrize("make", [Experts, LateScale])
 @pytest.mark.parametrize("memory", [None, 3000])
 def test_parameters_that_only_later_rows_use(make: Callable[[], nn.Module], memory: int | None) -> None:
-    module, x = initialised(make(), 2), randn(8, 5, seed=3)
+    module, x = initialized(make(), 2), randn(8, 5, seed=3)
     x[:2, 0], x[2:, 0] = -2, 2
     expected = ntk.empirical_ntk(module, x, x)
     torch.testing.assert_close(empirical_ntk(module, x, memory=memory), expected, rtol=0, atol=1e-11)
@@ -951,7 +951,7 @@ def test_parameters_that_only_later_rows_use(make: Callable[[], nn.Module], memo
 
 
 def test_a_layer_that_works_in_place_on_its_input() -> None:
-    module = initialised(nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(5, 3)), 1)
+    module = initialized(nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(5, 3)), 1)
     x = randn(6, 5, seed=4)
     kept, expected = x.clone(), ntk.empirical_ntk(nn.Sequential(nn.LeakyReLU(0.1), module[1]), x, x)
     torch.testing.assert_close(empirical_ntk(module, x), expected, rtol=0, atol=1e-11)
@@ -963,7 +963,7 @@ def test_a_layer_that_works_in_place_on_its_input() -> None:
 
 
 def test_the_operator_on_vectors_of_other_kinds() -> None:
-    module, x = initialised(nn.Linear(5, 3), 1), randn(4, 5)
+    module, x = initialized(nn.Linear(5, 3), 1), randn(4, 5)
     operator = NTKOperator(module, x)
     exact = operator @ torch.ones(12, dtype=torch.float64)
     torch.testing.assert_close(operator @ torch.ones(12, dtype=torch.long), exact)
@@ -1026,7 +1026,7 @@ class Sorted(OutputDropout):
 
 @pytest.mark.parametrize("make", [OutputDropout, BatchScaled, Sorted])
 def test_rows_that_depend_on_chance_or_on_each_other(make: Callable[[], nn.Module]) -> None:
-    module, x = initialised(make(), 1), randn(40, 5, seed=6)
+    module, x = initialized(make(), 1), randn(40, 5, seed=6)
     x[0] *= 10  # the largest row alone is what it is beside the others
     x[:2] = x[:2].sort(0).values
     torch.manual_seed(0)
@@ -1055,7 +1055,7 @@ class Shortcuts(nn.Module):
 
 @pytest.mark.parametrize("where", ["hidden", "norm", "output"])
 def test_shortcuts_hold_only_where_every_block_ends_alike(where: str) -> None:
-    module, x = initialised(Shortcuts(where), 2), randn(8, 5, seed=3)
+    module, x = initialized(Shortcuts(where), 2), randn(8, 5, seed=3)
     x[:3, 0], x[3:, 0] = -2, 2
     expected = ntk.empirical_ntk(module, x, x)
     for y in (None, x):
@@ -1077,7 +1077,7 @@ class Tied(nn.Module):
 
 
 def test_the_operator_leaves_padding_alone() -> None:
-    module = initialised(Tied(), 1)
+    module = initialized(Tied(), 1)
     tokens = torch.randint(0, 11, (4, 5), generator=generator(3))
     tokens[:, 0] = 0
     K = ntk.empirical_ntk(module, tokens, tokens).permute(0, 2, 1, 3).reshape(44, 44)
@@ -1109,7 +1109,7 @@ class OnceDifferentiable(nn.Module):
 
 
 def test_the_operator_says_what_it_cannot_multiply() -> None:
-    module, x = initialised(OnceDifferentiable(), 1), randn(3, 5)
+    module, x = initialized(OnceDifferentiable(), 1), randn(3, 5)
     torch.testing.assert_close(empirical_ntk(module, x), ntk.empirical_ntk(module, x, x), rtol=0, atol=1e-11)
     with pytest.raises(InputError, match=r"OnceDifferentiable has a layer with neither .* empirical_ntk instead"):
         NTKOperator(module, x) @ torch.ones(6)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kontrast import linalg
 from kontrast.errors import InputError
-from kontrast.spectral import effective_rank
+from kontrast.linalg import effective_rank
 from tests.cases import generator, randn
 from tests.reference import spectra
 
@@ -79,7 +79,7 @@ def test_cka_keeps_its_digits_on_a_nearly_constant_kernel() -> None:
     assert linalg.cka(A, B) == pytest.approx(spectra.cka(kernel(40, 3, 0), kernel(40, 5, 1)), rel=1e-8)
 
 
-def test_uncentred_alignment_is_the_cosine_that_means_dominate() -> None:
+def test_uncentered_alignment_is_the_cosine_that_means_dominate() -> None:
     A, B = kernel(30, 5, 0) + 100, kernel(30, 5, 1) + 100
     assert linalg.kernel_alignment(A, B) > 0.98
     assert linalg.cka(A, B) < 0.6
@@ -112,9 +112,9 @@ def test_entropy_rank_is_the_effective_rank_of_the_kernel_matrix(seed: int, n: i
     Z = randn(n, d, seed=seed)
     K = Z @ Z.mT
     rank = linalg.entropy_rank(torch.linalg.eigvalsh(K))
-    assert rank == pytest.approx(effective_rank(K, centred=False), rel=1e-9)
+    assert rank == pytest.approx(effective_rank(K, centered=False), rel=1e-9)
     assert linalg.participation_ratio(K) <= rank * (1 + 1e-9)
-    assert rank <= effective_rank(Z, centred=False) * (1 + 1e-9)  # singular values are flatter than their squares
+    assert rank <= effective_rank(Z, centered=False) * (1 + 1e-9)  # singular values are flatter than their squares
 
 
 @pytest.mark.parametrize("n", [1, 30, 1050])

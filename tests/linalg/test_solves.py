@@ -205,10 +205,12 @@ def test_posterior_is_the_conditional_of_the_joint_gaussian(seed: int, n: int, m
     K, cross, K_test = gaussian_kernel(x, x), gaussian_kernel(t, x), gaussian_kernel(t, t)
     inverse = torch.linalg.inv(K + noise * torch.eye(n, dtype=K.dtype))
     covariance = K_test - cross @ inverse @ cross.mT
-    posterior = linalg.gp_posterior(K, cross, K_test.diagonal(), y, noise=noise)
+    posterior = linalg.gp_posterior(K, cross, K_test.diagonal(), y, noise_variance=noise)
     torch.testing.assert_close(posterior.mean, cross @ inverse @ y, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(posterior.variance, covariance.diagonal(), rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(linalg.gp_covariance(K, cross, K_test, noise=noise), covariance, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(
+        linalg.gp_covariance(K, cross, K_test, noise_variance=noise), covariance, rtol=1e-9, atol=1e-10
+    )
     weights = linalg.ridge_solve(K, y, ridge=noise).weights
     torch.testing.assert_close(posterior.mean, cross @ weights, rtol=1e-9, atol=1e-10)
 
@@ -216,7 +218,7 @@ def test_posterior_is_the_conditional_of_the_joint_gaussian(seed: int, n: int, m
 def test_without_noise_the_process_goes_through_its_targets() -> None:
     x, y = 3 * randn(15, 2), randn(15, seed=1)
     K = gaussian_kernel(x, x)
-    posterior = linalg.gp_posterior(K, K, K.diagonal(), y, noise=0.0)
+    posterior = linalg.gp_posterior(K, K, K.diagonal(), y, noise_variance=0.0)
     torch.testing.assert_close(posterior.mean, y, rtol=1e-7, atol=1e-8)
     assert posterior.variance.min() >= 0
     assert posterior.variance.max() < 1e-8
@@ -226,10 +228,10 @@ def test_without_noise_the_process_goes_through_its_targets() -> None:
 def test_likelihood_is_scipys_normal_density(seed: int, n: int, noise: float) -> None:
     x, y = randn(n, 2, seed=seed), randn(n, 2, seed=seed + 1)
     K = gaussian_kernel(x, x)
-    ours = linalg.log_marginal_likelihood(K, y, noise=noise)
+    ours = linalg.log_marginal_likelihood(K, y, noise_variance=noise)
     normal = stats.multivariate_normal(np.zeros(n), (K + noise * torch.eye(n, dtype=K.dtype)).numpy())
     assert ours.tolist() == pytest.approx(np.atleast_1d(normal.logpdf(y.T.numpy())).tolist(), rel=1e-9)
-    assert linalg.log_marginal_likelihood(K, y[:, 0], noise=noise).shape == ()
+    assert linalg.log_marginal_likelihood(K, y[:, 0], noise_variance=noise).shape == ()
 
 
 # --------------------------------------------------------------------------------------------------------- errors
@@ -253,10 +255,10 @@ def test_the_ridge_that_the_error_names_is_enough_and_not_much_too_large(n: int,
 def test_a_singular_kernel_is_refused_with_a_ridge_of_the_size_of_rounding() -> None:
     K = torch.ones(6, 6, dtype=torch.float64)
     with pytest.raises(InputError, match=r"pass noise=\S+ or more") as error:
-        linalg.gp_posterior(K, K, K.diagonal(), K[0], noise=0.0)
+        linalg.gp_posterior(K, K, K.diagonal(), K[0], noise_variance=0.0)
     named = float(re.search(r"pass noise=(\S+) or more", str(error.value)).group(1))
     assert 0 < named < 1e-12
-    linalg.gp_posterior(K, K, K.diagonal(), K[0], noise=named)
+    linalg.gp_posterior(K, K, K.diagonal(), K[0], noise_variance=named)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -332,12 +334,18 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
         (lambda: linalg.ridge_solve(K, Y, ridge=math.nan), r"got nan"),
         (lambda: linalg.ridge_solve(K + K.roll(1, 0), Y, ridge=1), r"K must be symmetric"),
         (lambda: linalg.ridge_solve(K[:3], Y, ridge=1), r"K must be square"),
-        (lambda: linalg.gp_posterior(K, K[:, :2], Y[:2], Y, noise=1), r"K_cross must be \(m, 4\).* is it transposed"),
-        (lambda: linalg.gp_posterior(K, K[:2], K[:2, :2], Y, noise=1), r"k_test must be \(2,\).*gp_covariance"),
-        (lambda: linalg.gp_posterior(K, 9 * K, K.diagonal(), Y, noise=1), r"do not belong to one kernel"),
-        (lambda: linalg.gp_posterior(K, K, K.diagonal(), Y, noise=-1), r"noise must be a finite number"),
         (
-            lambda: linalg.gp_posterior(K.float(), K.float(), Y, Y, noise=1),
+            lambda: linalg.gp_posterior(K, K[:, :2], Y[:2], Y, noise_variance=1),
+            r"K_cross must be \(m, 4\).* is it transposed",
+        ),
+        (
+            lambda: linalg.gp_posterior(K, K[:2], K[:2, :2], Y, noise_variance=1),
+            r"k_test must be \(2,\).*gp_covariance",
+        ),
+        (lambda: linalg.gp_posterior(K, 9 * K, K.diagonal(), Y, noise_variance=1), r"do not belong to one kernel"),
+        (lambda: linalg.gp_posterior(K, K, K.diagonal(), Y, noise_variance=-1), r"noise must be a finite number"),
+        (
+            lambda: linalg.gp_posterior(K.float(), K.float(), Y, Y, noise_variance=1),
             r"targets are torch.float64 on cpu and the k",
         ),
         (lambda: linalg.ridge_solve(K, Y.numpy(), ridge=1), r"targets must be a tensor, got ndarray"),
@@ -361,9 +369,9 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
         (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=9), r"n_points=9 is more than the 4 training points"),
         (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=2), r"2 of 4 points are drawn at random: pass generator"),
         (lambda: linalg.RidgeSystem(K, ridge=1).reduction(K[:, :2]), r"K_cross must be \(m, 4\)"),
-        (lambda: linalg.gp_covariance(K, K[:2], K, noise=1), r"K_test must be \(2, 2\), got \(4, 4\)"),
-        (lambda: linalg.gp_covariance(K, 9 * K, K, noise=1), r"do not belong to one kernel"),
-        (lambda: linalg.log_marginal_likelihood(K.numpy(), Y, noise=1), r"K must be a torch matrix here"),
+        (lambda: linalg.gp_covariance(K, K[:2], K, noise_variance=1), r"K_test must be \(2, 2\), got \(4, 4\)"),
+        (lambda: linalg.gp_covariance(K, 9 * K, K, noise_variance=1), r"do not belong to one kernel"),
+        (lambda: linalg.log_marginal_likelihood(K.numpy(), Y, noise_variance=1), r"K must be a torch matrix here"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
@@ -375,4 +383,4 @@ def test_a_cross_kernel_of_another_kind_is_refused() -> None:
     K, cross = torch.eye(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
     for bad in (cross.float(), cross * float("nan")):
         with pytest.raises(InputError, match="K_cross must be finite and like K_train"):
-            linalg.gp_posterior(K, bad, torch.ones(2, dtype=torch.float64), K[:, 0], noise=0.1)
+            linalg.gp_posterior(K, bad, torch.ones(2, dtype=torch.float64), K[:, 0], noise_variance=0.1)

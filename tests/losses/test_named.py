@@ -163,7 +163,7 @@ def test_spectral_contrastive_equals_the_double_loop(dtype, seed, n, z):
     close(spectral_contrastive(*data).total, reference.spectral_contrastive(*data), LOOSE)
 
 
-def test_spectral_contrastive_is_an_unbiased_matrix_factorisation():
+def test_spectral_contrastive_is_an_unbiased_matrix_factorization():
     # Population: 5 points, a symmetric set of positive pairs (x, x⁺), each equally likely.
     edges = [(0, 1), (1, 2), (0, 3), (3, 4), (2, 2), (4, 0)]
     pairs = edges + [(y, x) for x, y in edges]
@@ -174,10 +174,10 @@ def test_spectral_contrastive_is_an_unbiased_matrix_factorisation():
     p = P.sum(1)
     A = P / (p[:, None] * p).sqrt()  # normalised adjacency Ā
     G = p.sqrt()[:, None] * f  # rows √p(x) f(x)
-    factorisation = (A - G @ G.T).square().sum() - A.square().sum()
+    factorization = (A - G @ G.T).square().sum() - A.square().sum()
     batches = itertools.product(pairs, repeat=2)  # all batches of two independent positive pairs
     values = [spectral_contrastive(f[[x, u]], f[[y, v]]).total for (x, y), (u, v) in batches]
-    close(torch.stack(values).mean(), factorisation)
+    close(torch.stack(values).mean(), factorization)
 
 
 # SupCon
@@ -252,7 +252,7 @@ def test_barlow_twins_equals_its_definition(dtype, seed, n, z, redundancy):
     close(barlow_twins(*data, redundancy=redundancy).total, expected, LOOSE)
 
 
-def test_barlow_twins_standardises_as_batch_norm_does():
+def test_barlow_twins_standardizes_as_batch_norm_does():
     a, b = views(16, 5)
     a_hat, b_hat = (F.batch_norm(x, None, None, training=True, eps=1e-5) for x in (a, b))
     C = a_hat.T @ b_hat / 16

@@ -20,7 +20,7 @@ from kontrast.nets import (
     feature_maps,
     median_distance,
 )
-from kontrast.spectral import hidden_features, pair_features
+from kontrast.pca import hidden_features, pair_features
 from tests.cases import DTYPES, generator, randn
 from tests.reference import closed_forms as reference
 

@@ -48,7 +48,7 @@ def test_parameters_are_copies() -> None:
 
 
 @given(seed=integers(0, 2**16), activation=sampled_from(["tanh", "gelu", "relu"]), depth=integers(1, 2))
-def test_linearised_net_is_its_tangent(seed: int, activation: str, depth: int) -> None:
+def test_linearized_net_is_its_tangent(seed: int, activation: str, depth: int) -> None:
     net = MLP(3, 8, 2, depth=depth, activation=activation, generator=generator(seed), dtype=torch.float64)
     lin, x = Linearized.of(net), randn(4, 3, seed=seed)
     step = {k: randn(*v.shape, seed=seed + 1) for k, v in lin.origin.items()}
@@ -59,7 +59,7 @@ def test_linearised_net_is_its_tangent(seed: int, activation: str, depth: int) -
     torch.testing.assert_close(lin(lin.origin, x), net(x))
 
 
-def test_linearisation_error_is_second_order() -> None:
+def test_linearization_error_is_second_order() -> None:
     net = MLP(3, 16, 2, activation="tanh", dtype=torch.float64)
     lin, f, x = Linearized.of(net), pure_function(net), randn(4, 3)
     errors = []

@@ -110,10 +110,10 @@ def patch_features(
 ) -> np.ndarray:
     """Coates & Ng's features of images (n, c, h, w), from raw patches (k, c·side²), one patch after the other."""
 
-    def normalised(patch: np.ndarray) -> np.ndarray:
+    def normalized(patch: np.ndarray) -> np.ndarray:
         return (patch - patch.mean()) / np.sqrt(patch.var() + contrast_floor**2)
 
-    rows = np.array([normalised(patch) for patch in patches])
+    rows = np.array([normalized(patch) for patch in patches])
     mean = rows.mean(0)
     values, vectors = np.linalg.eigh(np.cov(rows.T, bias=True))
     Z = vectors @ np.diag(1 / np.sqrt(values + whitening_floor)) @ vectors.T
@@ -125,7 +125,7 @@ def patch_features(
         up, across = h - side + 1, w - side + 1
         response = np.empty((n_filters, up, across))
         for top, left in itertools.product(range(up), range(across)):
-            patch = normalised(image[:, top : top + side, left : left + side].reshape(-1))
+            patch = normalized(image[:, top : top + side, left : left + side].reshape(-1))
             response[:, top, left] = [d @ (Z @ (patch - mean)) for d in filters]
         sides = [response, -response] if two_sided else [response]
         found.append(

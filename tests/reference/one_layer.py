@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kontrast.nets import Homogeneous
+from kontrast.patterns import Homogeneous
 
 
 def behind_gates(x: Tensor, w: Tensor, h: Homogeneous) -> Tensor:

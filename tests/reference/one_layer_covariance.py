@@ -32,8 +32,8 @@ def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
         z = component.mean()
         if z > 0:
             p = component / component.sum()
-            centred = a - (p[:, None] * a).sum(0)
-            total += z**2 * (centred.mT * p) @ centred
+            centered = a - (p[:, None] * a).sum(0)
+            total += z**2 * (centered.mT * p) @ centered
     return total
 
 

@@ -68,9 +68,9 @@ def sampled_moments(
     return A.mean(0), A.std(0) / n_batches**0.5
 
 
-def _rule(centre: float, noise: float, edges: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def _rule(center: float, noise: float, edges: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Nodes between neighbouring edges, and their weights times the density of N(centre, noise²)."""
     nodes, weights = np.polynomial.legendre.leggauss(90)
     z = np.concatenate([(b - a) / 2 * nodes + (a + b) / 2 for a, b in itertools.pairwise(edges)])
     dz = np.concatenate([(b - a) / 2 * weights for a, b in itertools.pairwise(edges)])
-    return z, dz * np.exp(-((z - centre) ** 2) / (2 * noise**2)) / (noise * np.sqrt(2 * np.pi))
+    return z, dz * np.exp(-((z - center) ** 2) / (2 * noise**2)) / (noise * np.sqrt(2 * np.pi))

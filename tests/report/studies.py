@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from kontrast.sweep import EMBEDDINGS, LABEL_MEASURES, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
+from kontrast.study import EMBEDDINGS, LABEL_MEASURES, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
 
 Divergence = Callable[[int, int], int | None]  # (width, seed) → the step of divergence, None where there is none
 
@@ -37,7 +37,7 @@ def study(
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
     small = StudySpec(
-        widths=(16, 64, 256), n_seeds=3, n_steps=60, view="crop:0.5,1.0", data_digest="61cc0492", n_probe_samples=500
+        widths=(16, 64, 256), n_seeds=3, n_steps=60, views="crop:0.5,1.0", data_digest="61cc0492", n_probe_samples=500
     )
     spec = dataclasses.replace(small, similarities=similarities, **{"learning_rates": rates, **fields})
     runs = {"dot": later_when_wider} if diverging is None else diverging
@@ -55,7 +55,7 @@ def study(
     if spec.n_probe_samples:
         probes = _probes(spec, result)
         result = result.assign(probes).assign_coords(embedding=probes.embedding)
-    if spec.labels:
+    if spec.label_curves:
         result = result.assign(_labels(spec, result))
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kontrast.report import write_claims_report, write_report
-from kontrast.sweep import find
+from kontrast.study import find
 from tests.report.studies import study
 from tests.report.test_claims_page import RECORDS, SPEC
 
@@ -23,7 +23,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "claims":
         return write_claims_report(tmp_path_factory.mktemp("page"), RECORDS, SPEC)
     long_name = "a/very/long/path/" + "without_a_single_space" * 8 + ".npz"
-    result = study(data=long_name, widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2, labels=True)
+    result = study(data=long_name, widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2, label_curves=True)
     return write_report(tmp_path_factory.mktemp("page"), result, find(result))
 
 

@@ -19,7 +19,7 @@ from kontrast.errors import StoreError
 from kontrast.report import write_claims_report
 from kontrast.report.axes import INK, style
 from kontrast.report.claims_figures import _wrapped as wrapped
-from kontrast.report.claims_figures import curve_colours, joined_svg, panel_figure, panel_svg
+from kontrast.report.claims_figures import curve_colors, joined_svg, panel_figure, panel_svg
 from kontrast.report.claims_markdown import markdown
 from kontrast.report.claims_words import ORDER, RULES, words
 from tests.report.reading import Page
@@ -376,14 +376,14 @@ def test_guides_are_dashed_and_marks_differ() -> None:
         assert len({line.get_marker() for line in ax.lines}) == 10
 
 
-def test_a_guide_a_line_has_its_lines_colour_and_stands_beside_it() -> None:
+def test_a_guide_a_line_has_its_lines_color_and_stands_beside_it() -> None:
     lines = [falling(f"M = {k}", -k) for k in (1, 2, 3)]
     guides = [falling(f"bound {k}", -k, "dashed") for k in (1, 2, 3)]
     panel = Panel("t", "x", "y", (*lines, *guides))
     with style(INK, salt="test"):
         [ax] = panel_figure(panel).axes
-        colours = [line.get_color() for line in ax.lines]
-    assert colours[:3] == colours[3:] == curve_colours(3)
+        colors = [line.get_color() for line in ax.lines]
+    assert colors[:3] == colors[3:] == curve_colors(3)
     by_rows = np.reshape(drawn(panel)[1], (4, 2)).T.ravel()  # matplotlib fills columns first
     assert [label for label in by_rows if label] == ["M = 1", "bound 1", "M = 2", "bound 2", "M = 3", "bound 3"]
 
@@ -410,8 +410,8 @@ def test_any_numbers_are_drawn(values: list[float], x_log: bool, y_log: bool) ->
     assert "inf" not in paths.lower()
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -421,7 +421,7 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_badges_and_text_have_contrast_and_curves_differ_in_grey(built: Path) -> None:
+def test_badges_and_text_have_contrast_and_curves_differ_in_gray(built: Path) -> None:
     css = (built / "report.html").read_text().split("</style>")[0]
     badges = dict(re.findall(r"\.(\w+) \{ --badge: (#\w{6})", css))
     assert badges.keys() == {verdict.name.lower() for verdict in Verdict}
@@ -430,8 +430,8 @@ def test_badges_and_text_have_contrast_and_curves_differ_in_grey(built: Path) ->
     assert len(schemes) == 2
     for scheme in schemes:
         assert min(contrast(scheme[a], scheme[b]) for a in ("ink", "quiet") for b in ("page", "raised")) >= 4.5
-        assert min(contrast(colour, scheme["page"]) for colour in curve_colours(10)) > 2.2
-    lightness = [116 * luminance(colour) ** (1 / 3) - 16 for colour in curve_colours(10)]
+        assert min(contrast(color, scheme["page"]) for color in curve_colors(10)) > 2.2
+    lightness = [116 * luminance(color) ** (1 / 3) - 16 for color in curve_colors(10)]
     assert max(np.diff(lightness)) < -2.5
 
 

@@ -64,7 +64,7 @@ def test_few_dimensions(n_dimensions, n_panels, tmp_path, monkeypatch):
     assert figure.axes[0].get_ylabel() == ("" if n_dimensions == 1 else "dimension 2")
 
 
-def test_each_label_has_its_colour_and_its_place_in_the_legend(tmp_path, monkeypatch):
+def test_each_label_has_its_color_and_its_place_in_the_legend(tmp_path, monkeypatch):
     z, labels = randn(60, 2), torch.tensor([-3, 7, 100]).repeat(20)
     figure = drawn(monkeypatch, tmp_path / "a.png", z, labels)
     title, entries = words(figure)
@@ -73,8 +73,8 @@ def test_each_label_has_its_colour_and_its_place_in_the_legend(tmp_path, monkeyp
     handles = dict(zip(entries, figure.legends[0].legend_handles, strict=True))
     [scatter] = figure.axes[0].collections
     label_at = {tuple(row): int(label) for row, label in zip(z.tolist(), labels, strict=True)}
-    for place, colour in zip(points(figure).tolist(), scatter.get_facecolors(), strict=True):
-        assert tuple(colour[:3]) == to_rgba(handles[str(label_at[tuple(place)])].get_color())[:3]
+    for place, color in zip(points(figure).tolist(), scatter.get_facecolors(), strict=True):
+        assert tuple(color[:3]) == to_rgba(handles[str(label_at[tuple(place)])].get_color())[:3]
 
 
 @pytest.mark.parametrize("n_classes, n_entries", [(1, 1), (10, 10), (13, 20), (20, 20), (21, 1)])
@@ -87,7 +87,7 @@ def test_many_classes(n_classes, n_entries, tmp_path, monkeypatch):
     assert sorted(filter(None, entries), key=int) == ([str(k) for k in range(n_classes)] if n_classes <= 20 else [])
     assert title == f"60 samples, coloured by {'label' if n_classes <= 20 else 'the order of their 21 labels'}"
     [scatter] = figure.axes[0].collections
-    assert len({tuple(colour) for colour in scatter.get_facecolors().tolist()}) == n_classes
+    assert len({tuple(color) for color in scatter.get_facecolors().tolist()}) == n_classes
 
 
 def test_of_many_samples_some_are_drawn(tmp_path, monkeypatch):

@@ -13,11 +13,11 @@ from hypothesis.strategies import floats
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from kontrast.report.axes import COLOURS, INK, log_limits, log_ticks, number, style, width_colours
+from kontrast.report.axes import COLORS, INK, log_limits, log_ticks, number, style, width_colors
 from kontrast.report.drawing import panel_figure, plate_figure
 from kontrast.report.figures import plates
 from kontrast.report.label_curves import MARKS
-from kontrast.sweep import OF_THE_INPUT, Thresholds, find
+from kontrast.study import OF_THE_INPUT, Thresholds, find
 from tests.report.studies import study
 
 
@@ -46,12 +46,12 @@ def test_a_mean_is_drawn_where_every_seed_is_finite_and_every_seed_is_drawn(resu
     ax = axes_of(result, "study-step")
     for similarity in ("cosine", "dot"):
         values = result.ntk_drift_max.sel(similarity=similarity).transpose("width", "seed", "step").values
-        for colour, seeds in zip(width_colours(similarity, 3), values, strict=True):
-            [mean] = lines(ax, color=colour, linewidth=1.6)
+        for color, seeds in zip(width_colors(similarity, 3), values, strict=True):
+            [mean] = lines(ax, color=color, linewidth=1.6)
             np.testing.assert_allclose(mean.get_ydata(), seeds.mean(0))  # NaN where a seed is NaN, and equal there
             thin = [
                 np.asarray(line.get_ydata())
-                for line in lines(ax, color=colour, linewidth=0.7)
+                for line in lines(ax, color=color, linewidth=0.7)
                 if len(line.get_ydata()) > 2
             ]
             np.testing.assert_allclose(thin, seeds)
@@ -62,10 +62,10 @@ def test_a_seed_that_has_not_moved_counts_in_the_mean() -> None:
     result = study(diverging={})
     result.ntk_drift_max[{"seed": 1, "step": 0}] = 0.0
     ax = axes_of(result, "study-step")
-    for colour, mean in zip(
-        width_colours("cosine", 3), result.ntk_drift_max.sel(similarity="cosine").mean("seed").values, strict=True
+    for color, mean in zip(
+        width_colors("cosine", 3), result.ntk_drift_max.sel(similarity="cosine").mean("seed").values, strict=True
     ):
-        [line] = lines(ax, color=colour, linewidth=1.6)
+        [line] = lines(ax, color=color, linewidth=1.6)
         np.testing.assert_allclose(line.get_ydata(), mean)
 
 
@@ -89,13 +89,13 @@ def test_widths_show_seeds_means_and_law() -> None:
     result = study()
     ax = axes_of(result, "study-width")
     for found in find(result).similarities:
-        colour = COLOURS[found.similarity]
-        [mean] = lines(ax, color=colour, markersize=5.5)
+        color = COLORS[found.similarity]
+        [mean] = lines(ax, color=color, markersize=5.5)
         np.testing.assert_allclose(mean.get_ydata(), found.means["ntk_drift_max"])
-        [dots] = lines(ax, color=colour, markersize=3.2)
+        [dots] = lines(ax, color=color, markersize=3.2)
         seeds = result.ntk_drift_max.sel(similarity=found.similarity, step=found.step)
         np.testing.assert_allclose(sorted(dots.get_ydata()), np.sort(seeds.values.ravel()))
-        [law] = lines(ax, color=colour, linestyle=":")
+        [law] = lines(ax, color=color, linestyle=":")
         fitted = [found.exponents["ntk_drift_max"](x) for x in law.get_xdata()]
         np.testing.assert_allclose(law.get_ydata(), fitted)
     [guide] = lines(ax, color=INK)
@@ -183,12 +183,10 @@ def test_the_orthonormal_run_is_drawn_as_measured(panel: str, measures: tuple[st
     assert found is not None
     against_width, against_step = axes_of(result, f"{panel}-width"), axes_of(result, f"{panel}-step")
     for measure, hue in zip(measures, ("start", "now"), strict=True):
-        [mean] = lines(against_width, color=COLOURS[hue], markersize=5.5)
+        [mean] = lines(against_width, color=COLORS[hue], markersize=5.5)
         np.testing.assert_allclose(mean.get_ydata(), found.means[measure])
-        for colour, seeds in zip(
-            width_colours(hue, 3), result[measure].transpose("width", "seed", "step"), strict=True
-        ):
-            [mean] = lines(against_step, color=colour, linewidth=1.6)
+        for color, seeds in zip(width_colors(hue, 3), result[measure].transpose("width", "seed", "step"), strict=True):
+            [mean] = lines(against_step, color=color, linewidth=1.6)
             np.testing.assert_allclose(mean.get_ydata(), seeds.mean("seed", skipna=False))
     assert len(lines(against_step, marker="x")) == 2  # one diverged run, in both curves
 
@@ -229,7 +227,7 @@ def test_what_was_not_measured_has_no_plate() -> None:
 
 
 def test_label_curves_are_predicted_lines_and_measured_marks() -> None:
-    result = study(labels=True)
+    result = study(label_curves=True)
     found = find(result).labels
     assert found is not None
     for panel, measured, predicted in (
@@ -238,15 +236,15 @@ def test_label_curves_are_predicted_lines_and_measured_marks() -> None:
     ):
         ax = axes_of(result, panel)
         assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "20", "50", "100", "200", "400"]
-        for name, (colour, marker) in MARKS.items():
-            [line] = lines(ax, color=colour or INK, linewidth=1.4)
+        for name, (color, marker) in MARKS.items():
+            [line] = lines(ax, color=color or INK, linewidth=1.4)
             np.testing.assert_array_equal(line.get_ydata(), predicted[name])
-            [marks] = lines(ax, color=colour or INK, marker=marker, linestyle="None")
+            [marks] = lines(ax, color=color or INK, marker=marker, linestyle="None")
             np.testing.assert_array_equal(marks.get_ydata(), measured[name])
         assert "dot (diverged)" in legend_texts(ax)
     [level] = [line for line in axes_of(result, "labels-accuracy").lines if list(line.get_xdata()) == [0, 1]]
     assert list(level.get_ydata()) == [found.level] * 2
-    assert len({colour for colour, _ in MARKS.values()}) == len(MARKS)
+    assert len({color for color, _ in MARKS.values()}) == len(MARKS)
     assert "labels" not in [plate.name for plate in plates(study(), find(study()))]
 
 
@@ -266,7 +264,7 @@ def test_an_empty_panel_says_why() -> None:
     assert not axes_of(study(), "study-step").texts
 
 
-def test_widths_are_labelled_by_their_own_numbers() -> None:
+def test_widths_are_labeled_by_their_own_numbers() -> None:
     ticks = axes_of(study(widths=(64, 128, 256, 512, 1024, 2048)), "study-width").get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["64", "128", "256", "512", "1024", "2048"]
     crowded = axes_of(study(widths=tuple(range(64, 90)), n_seeds=1), "study-width").get_xticklabels()
@@ -274,7 +272,7 @@ def test_widths_are_labelled_by_their_own_numbers() -> None:
 
 
 def test_no_word_is_outside_the_picture_and_no_legend_over_the_data() -> None:
-    result = study(widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2, labels=True)
+    result = study(widths=(64, 128, 256, 512, 1024, 2048), n_seeds=2, label_curves=True)
     for plate in plates(result, find(result)):
         figure = plate_figure(plate)
         figure.draw_without_rendering()

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import kontrast.sweep
+import kontrast.study
 from kontrast.cli import app
 from kontrast.report.command import OPTIONS, command
 from kontrast.report.page import PCA_COLUMNS, PCA_RULES, RULES, accuracy, needed, render, share, short
-from kontrast.sweep import Findings, PCAVerdict, StudySpec, Thresholds, Verdict, find
+from kontrast.study import Findings, PCAVerdict, StudySpec, Thresholds, Verdict, find
 from tests.report.reading import Page
 from tests.report.studies import later_when_wider, study
 
@@ -172,7 +172,7 @@ def test_the_probe_table_holds_means_and_deviations() -> None:
 
 
 def test_label_tables_hold_what_was_measured_and_predicted() -> None:
-    page, findings = page_of(study(labels=True))
+    page, findings = page_of(study(label_curves=True))
     found = findings.labels
     assert found is not None
     tables = {
@@ -289,8 +289,8 @@ SPECS = {
         split="all",
         image_shape=(3, 8, 8),
         n_samples=20,
-        n_probes=20,
-        view="crop:0.25,1.0+flip",
+        n_ntk_points=20,
+        views="crop:0.25,1.0+flip",
         n_positives=2,
         negatives="all",
         similarities=("dot",),
@@ -310,7 +310,7 @@ SPECS = {
     "one rate for both": study(learning_rates=(0.02, 0.02)),
     "a rate for each": study(learning_rates=(0.2, 1e-05)),
     "dot before cosine": study(similarities=("dot", "cosine")),
-    "label curves": study(labels=True),
+    "label curves": study(label_curves=True),
     "a path with a dash": study(data="-data.npz", negatives=3),
 }
 
@@ -326,7 +326,7 @@ def parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
         caught.append(spec)
         raise CaughtError
 
-    monkeypatch.setattr(kontrast.sweep, "prepare", catch)
+    monkeypatch.setattr(kontrast.study, "prepare", catch)
     words = shlex.split(text)
     assert words[0] == "kontrast"
     outcome = CliRunner().invoke(app, words[1:])
@@ -344,7 +344,7 @@ def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyP
     automatic = dataclasses.replace(
         spec,
         data_digest="",
-        n_probes=StudySpec().n_probes,
+        n_ntk_points=StudySpec().n_ntk_points,
     )
     assert again == automatic
 
@@ -354,7 +354,7 @@ def test_the_default_study_has_a_short_command() -> None:
     assert command(find(SPECS["the default"])).text == expected
 
 
-@pytest.mark.parametrize("fields", [{"n_probes": 7}, {"data": "\x01.npz"}])
+@pytest.mark.parametrize("fields", [{"n_ntk_points": 7}, {"data": "\x01.npz"}])
 def test_what_no_option_can_say_is_admitted(fields: dict[str, Any]) -> None:
     page, findings = page_of(study(**fields))
     assert not command(findings).complete
@@ -370,7 +370,7 @@ def test_every_option_exists() -> None:
 
 def test_the_reproduction_by_spec_alone_is_true(tmp_path: Path) -> None:
     """A folder that holds only spec.json is one that the store accepts for that spec."""
-    from kontrast.sweep import Store
+    from kontrast.runs import Store
 
     spec = find(study()).spec
     Store(tmp_path / "first").claim(spec.as_dict())

@@ -114,7 +114,7 @@ def test_images_are_symmetric_about_zero() -> None:
     assert second[0, 2] < 0.45 > second[0, 0], "dark blue"
 
 
-def test_three_channels_are_colours_about_grey() -> None:
+def test_three_channels_are_colors_about_gray() -> None:
     found = made(2, 12)
     axes, _, _ = parts(pattern_figure(found, image_shape=(3, 2, 2)))
     for ax, weights in zip(axes, found.weights, strict=True):
@@ -161,7 +161,7 @@ def test_marks_are_explained_where_they_occur() -> None:
         figure = pattern_figure(made(m))
         said = [text for text in words(figure, 1)[1] if text]
         assert sorted(said) == sorted(["certified (Theorem 1)", "stable, not certified", "not stable"][:m])
-        colours = [bar.get_facecolor() for bar in parts(figure)[2].patches[:m]]
+        colors = [bar.get_facecolor() for bar in parts(figure)[2].patches[:m]]
         handles = {
             text: handle
             for text, handle in zip(
@@ -170,10 +170,10 @@ def test_marks_are_explained_where_they_occur() -> None:
             if text
         }
         named = ["certified (Theorem 1)", "stable, not certified", "not stable"][:m]
-        assert colours == [to_rgba(handles[name].get_color()) for name in named]
+        assert colors == [to_rgba(handles[name].get_color()) for name in named]
 
 
-def test_every_start_is_a_line_in_the_colour_of_its_ending() -> None:
+def test_every_start_is_a_line_in_the_color_of_its_ending() -> None:
     found = made(k=4)
     runs = found.discrepancies.clone()
     runs[2:, 1] = math.nan  # ended at step 2

@@ -16,7 +16,7 @@ import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report import write_report
-from kontrast.sweep import LABEL_MEASURES, MEASURES, find
+from kontrast.study import LABEL_MEASURES, MEASURES, find
 from tests.report.reading import Page
 from tests.report.studies import study
 
@@ -49,9 +49,9 @@ CASES = {
     "a PCA that is met exactly": study(scale=dict.fromkeys(("pca_angle_start", "matrix_drift", "frozen_gap"), 0.0)),
     "no PCA view": study(parametrization="standard"),
     "no labels": study(n_probe_samples=0, n_classes=0),
-    "label curves": study(labels=True, widths=(64,), n_seeds=1, similarities=("cosine",), n_probe_samples=0),
+    "label curves": study(label_curves=True, widths=(64,), n_seeds=1, similarities=("cosine",), n_probe_samples=0),
     "label curves where all diverged": study(
-        labels=True, widths=(64,), n_seeds=1, similarities=("dot",), parametrization="standard", n_probe_samples=0
+        label_curves=True, widths=(64,), n_seeds=1, similarities=("dot",), parametrization="standard", n_probe_samples=0
     ).pipe(lambda result: result.assign({name: result[name] * np.nan for name in LABEL_MEASURES})),
     "neither": study(parametrization="orthogonal", n_probe_samples=0),
     "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
@@ -183,7 +183,7 @@ def check_svg(path: Path, page: Page) -> None:
 
 @pytest.mark.parametrize("name", [EVIL, "../数据/étude ✓.npz", "a\x01b\udcff\n$\\frac{1}{2}$.npy"])
 def test_a_data_set_may_have_any_name(name: str, tmp_path: Path) -> None:
-    result = study(data=name, view=EVIL, activation="<b>relu</b>", widths=(64,), n_seeds=1, similarities=("cosine",))
+    result = study(data=name, views=EVIL, activation="<b>relu</b>", widths=(64,), n_seeds=1, similarities=("cosine",))
     page = report(tmp_path, result)
     check_page(page)
     assert not page.all("b")
@@ -227,8 +227,8 @@ def test_the_page_is_accessible(built: Path) -> None:
     assert not [a for a in page.all("svg") if "width" in a or "height" in a]  # so that CSS scales them
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -253,12 +253,12 @@ def test_text_has_contrast_in_both_schemes(built: Path) -> None:
     assert min(contrast("#ffffff", badge) for badge in badges) >= 4.5
 
 
-def test_colours_stand_out_on_both_pages_and_keep_their_order_in_grey(built: Path) -> None:
-    from kontrast.report.axes import COLOURS, width_colours
+def test_colors_stand_out_on_both_pages_and_keep_their_order_in_gray(built: Path) -> None:
+    from kontrast.report.axes import COLORS, width_colors
 
-    for similarity, colour in COLOURS.items():
-        assert min(contrast(colour, "#ffffff"), contrast(colour, "#14171b")) > 3
-        ramp = width_colours(similarity, 6)
+    for similarity, color in COLORS.items():
+        assert min(contrast(color, "#ffffff"), contrast(color, "#14171b")) > 3
+        ramp = width_colors(similarity, 6)
         assert min(min(contrast(c, "#ffffff"), contrast(c, "#14171b")) for c in ramp) > 2.2
         lightness = [116 * luminance(c) ** (1 / 3) - 16 for c in ramp]
         assert max(np.diff(lightness)) < -5

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.linalg import LogLaw, PowerLaw
 
 Role = Literal["printed", "corrected", "informative", "against"]
@@ -201,6 +201,69 @@ def evidence(
         {**swept, **(setting or {})},
         tuple(dict.fromkeys(warnings)),
     )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One measured number and, where it is judged, the range that it is held against and the sentence about it."""
+
+    name: str
+    number: Estimate
+    criterion: Criterion | None = None
+
+
+Number = float | PowerLaw | LogLaw | Estimate
+
+
+def printed(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
+    """A number that tests the statement as the paper prints it."""
+    return _finding(name, number, statement, low, high, "printed")
+
+
+def corrected(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
+    """A number that tests what is right instead."""
+    return _finding(name, number, statement, low, high, "corrected")
+
+
+def informative(
+    name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf
+) -> Finding:
+    """A number that tells whether a true bound says anything at this scale."""
+    return _finding(name, number, statement, low, high, "informative")
+
+
+def against(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
+    """A number that shows what is found instead of a statement that is refuted."""
+    return _finding(name, number, statement, low, high, "against")
+
+
+def shown(**numbers: Number) -> tuple[Finding, ...]:
+    """Numbers that are reported and not judged."""
+    return tuple(Finding(name, Estimate.of(number)) for name, number in numbers.items())
+
+
+def _finding(name: str, number: Number, statement: str, low: float, high: float, role: Role) -> Finding:
+    return Finding(name, Estimate.of(number), Criterion(name, statement, low, high, role))
+
+
+def judged(
+    *findings: Finding,
+    data: xr.Dataset | None = None,
+    panels: Iterable[Panel] = (),
+    setting: Mapping[str, Any] | None = None,
+    warnings: Iterable[str] = (),
+) -> Evidence:
+    """The evidence of these findings; widths and seeds of the setting are those of `data`.
+
+    A number may be held against two ranges (as printed, and as corrected): it then comes twice, each time the same.
+    """
+    measured: dict[str, Estimate] = {}
+    for finding in findings:
+        before = measured.setdefault(finding.name, finding.number)
+        if repr(before) != repr(finding.number):  # repr, as NaN is not equal to itself
+            raise ValueError(f"{finding.name} was measured twice, as {before} and as {finding.number}")
+    criteria = tuple(finding.criterion for finding in findings if finding.criterion is not None)
+    return evidence(measured, criteria, data=data, panels=panels, setting=setting, warnings=warnings)
 
 
 def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Verdict:

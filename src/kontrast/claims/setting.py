@@ -13,15 +13,16 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor, resolve_device
+from kontrast.checks import resolve_device
 from kontrast.claims.evidence import Estimate
-from kontrast.data import Dataset, Pairs, default_view, make_pairs
+from kontrast.data import Dataset, Pairs, default_view, load_data, make_pairs
 from kontrast.errors import InputError
 from kontrast.linalg import fit_power_law
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP
-from kontrast.sweep import generator_for, load_data
+from kontrast.runs import generator_for
 
 Scale = Literal["quick", "full", "paper"]
 SCALES: tuple[Scale, ...] = ("quick", "full", "paper")
@@ -77,11 +78,11 @@ class Setting:
 
     def pairs(self, n: int, *, seed: int, data: str | None = None) -> Pairs:
         """Anchors with one cropped positive and one random negative each, as all of paper A's experiments have."""
-        return self.labelled_pairs(n, seed=seed, data=data)[0]
+        return self.labeled_pairs(n, seed=seed, data=data)[0]
 
-    def labelled_pairs(self, n: int, *, seed: int, data: str | None = None) -> tuple[Pairs, Tensor | None]:
+    def labeled_pairs(self, n: int, *, seed: int, data: str | None = None) -> tuple[Pairs, Tensor | None]:
         """The same with the anchors' labels, where the data has them."""
-        return _labelled_pairs(data or self.data_names[0], n, seed, self.device)
+        return _labeled_pairs(data or self.data_names[0], n, seed, self.device)
 
     def net(self, x: Tensor, width: int, d_out: int, *, seed: int, activation: str = "relu", depth: int = 1) -> MLP:
         """Paper A's network (2) for rows like x, in float64; its weights depend on width and seed alone."""
@@ -98,12 +99,12 @@ class Setting:
 
 
 @functools.lru_cache(maxsize=16)  # widths share their samples
-def _labelled_pairs(data: str, n: int, seed: int, device: str) -> tuple[Pairs, Tensor | None]:
+def _labeled_pairs(data: str, n: int, seed: int, device: str) -> tuple[Pairs, Tensor | None]:
     dataset, draw = load_data(data, "all", None), generator("pairs", seed)
     if n > len(dataset):
         raise InputError(f"this claim needs {n} samples and {data!r} has {len(dataset)}; give a larger --data")
     sample = dataset.subsample(n, generator=draw)
-    made = make_pairs(sample.x, view=default_view(dataset), generator=draw).to(device=device)
+    made = make_pairs(sample.x, views=default_view(dataset), generator=draw).to(device=device)
     return made, None if sample.y is None else sample.y.to(device)
 
 

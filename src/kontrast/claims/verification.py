@@ -18,8 +18,9 @@ import kontrast
 from kontrast.claims.evidence import Evidence, Verdict, evidence
 from kontrast.claims.registry import Claim, select
 from kontrast.claims.setting import Setting
+from kontrast.data import data_digest, load_data, require_contrast
 from kontrast.errors import KontrastError, StoreError
-from kontrast.sweep import Store, data_digest, load_data, require_contrast, run_cells
+from kontrast.runs import Store, run_cells
 
 FORMAT = 1
 

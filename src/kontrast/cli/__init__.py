@@ -5,4 +5,12 @@
 from kontrast.cli.program import app, main
 from kontrast.cli import program, study, embed, verify, report
 
-__all__ = ["app", "embed", "main", "program", "report", "study", "verify"]
+__all__ = [
+    "app",
+    "embed",
+    "main",
+    "program",
+    "report",
+    "study",
+    "verify",
+]

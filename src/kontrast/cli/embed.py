@@ -128,7 +128,7 @@ def embed(
     files = _embedding_files(output, fits=model is None, plots=not no_plot)
     _spare_inputs(files, [source, *([labels] if labels else []), *([str(model)] if model else [])])
 
-    from kontrast._types import resolve_device, resolve_dtype
+    from kontrast.checks import resolve_device, resolve_dtype
     from kontrast.data import load_parts, parse_view
     from kontrast.estimators import judge, load_model
 
@@ -272,7 +272,7 @@ def _check_method(given: dict[str, Any]) -> str:
 def _check_flow(flow: str) -> None:
     from typing import get_args
 
-    from kontrast.dynamics import Flow
+    from kontrast.deep_linear import Flow
 
     if flow not in get_args(Flow):
         raise InputError(f"--flow must be one of {', '.join(get_args(Flow))}, got {flow!r}")
@@ -320,8 +320,8 @@ def _width(text: str) -> float:
 
 def _fit(estimator: Model, source: str, train: Dataset, given: dict[str, Any], seed: int) -> tuple[Any, list[str]]:
     """The fitted estimator, and what to tell of it."""
+    from kontrast.data import require_contrast
     from kontrast.estimators import fit_most_components
-    from kontrast.sweep import require_contrast
 
     require_contrast(train, source)
     if "--views" not in given:

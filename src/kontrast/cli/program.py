@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-VIEWS = "Names, joined by +: crop, flip, affine, brightness, contrast, grey for images; noise, mask, mixup for all."
+VIEWS = "Names, joined by +: crop, flip, affine, brightness, contrast, gray for images; noise, mask, mixup for all."
 _debug = {"on": False}
 
 # Some versions of typer use click, others a copy of it: the class is reached through one that both export.

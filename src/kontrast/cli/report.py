@@ -27,7 +27,8 @@ def report(
     The three thresholds are for studies. Of claims --json prints one object a line, as `kontrast verify` does.
     """
     from kontrast.report import write_report
-    from kontrast.sweep import Store, StudySpec, consolidate, find
+    from kontrast.runs import Store
+    from kontrast.study import StudySpec, consolidate, find
 
     thresholds = thresholds_from(tolerance, pca_tolerance, probe_margin)
     store = Store(folder, command="study|verify")

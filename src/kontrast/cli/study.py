@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kontrast.linalg import PowerLaw
-    from kontrast.sweep import (
+    from kontrast.study import (
         Findings,
         LabelFindings,
         PCAFindings,
@@ -121,14 +121,15 @@ def study(
     With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about a minute.
     """
     from kontrast.report import write_report
-    from kontrast.sweep import Interrupted, default_workers, find, prepare, run_study
+    from kontrast.runs import Interrupted, default_workers
+    from kontrast.study import find, prepare, run_study
 
     given: dict[str, Any] = {
         "data": data,
         "split": split,
         "image_shape": whole_numbers("--image-shape", image_shape),
         "n_samples": samples,
-        "view": view,
+        "views": view,
         "n_positives": positives,
         "negatives": _count_or_word(negatives),
         "similarities": _similarities(similarity),
@@ -145,7 +146,7 @@ def study(
         "learning_rates": _learning_rates(learning_rate, similarity),
         "pca_learning_rate": pca_learning_rate,
         "n_probe_samples": probe_samples,
-        "labels": labels or None,
+        "label_curves": labels or None,
         "device": device,
         "dtype": dtype,
     }
@@ -168,7 +169,8 @@ def study(
 
 def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:
     """The spec of the options that were given; the library's defaults stand for the rest."""
-    from kontrast.sweep import Store, StudySpec
+    from kontrast.runs import Store
+    from kontrast.study import StudySpec
 
     if resume is None:
         return StudySpec(**given)
@@ -179,7 +181,7 @@ def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> St
 
 def thresholds_from(tolerance: float | None, pca_tolerance: float | None, probe_margin: float | None) -> Thresholds:
     """The thresholds that were given; the library's defaults stand for the rest."""
-    from kontrast.sweep import Thresholds
+    from kontrast.study import Thresholds
 
     given = {"tolerance": tolerance, "pca_tolerance": pca_tolerance, "probe_margin": probe_margin}
     return Thresholds(**{name: value for name, value in given.items() if value is not None})
@@ -367,6 +369,6 @@ class _Progress:
 
     @staticmethod
     def _cost(cell: str) -> int:
-        from kontrast.sweep import parse_cell
+        from kontrast.study import parse_cell
 
         return parse_cell(cell)[0]

@@ -60,7 +60,7 @@ def verify(
     from kontrast.claims import Setting, select, stored_records, verification_name, verification_spec
     from kontrast.claims import verify as run_verification
     from kontrast.report import write_claims_report
-    from kontrast.sweep import Interrupted, default_workers
+    from kontrast.runs import Interrupted, default_workers
 
     claims = select(ids or [])
     if show_list:

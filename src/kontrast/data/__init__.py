@@ -3,21 +3,14 @@
 ::
 
     data = kt.data.load("mnist5k").subsample(100, generator=generator)
-    pairs = kt.data.make_pairs(data.x, view=kt.data.default_view(data), generator=generator)
+    pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator)
     anchor, positive, negative = pairs.split(net(pairs.rows))   # (n, z), (n, P, z), (n, Q, z)
 """
 
 from kontrast.data.conventions import ImageShape, channels_first
-from kontrast.data.datasets import Dataset, half_moons, load, load_parts
-from kontrast.data.image_views import Affine, Brightness, Contrast, Grey, HorizontalFlip, RandomResizedCrop
-from kontrast.data.latent import (
-    THRESHOLD_Q,
-    LatentCategorical,
-    LatentSummation,
-    nearly_orthogonal_patterns,
-    orthonormal_patterns,
-    require_probabilities,
-)
+from kontrast.data.datasets import Dataset, data_digest, half_moons, load, load_data, load_parts, require_contrast
+from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
+from kontrast.data.pair_matrix import pair_matrix
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
 from kontrast.data.patches import draw_patches
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
@@ -25,18 +18,15 @@ from kontrast.data.views import Compose, View, default_view, fresh_view, parse_v
 from kontrast.data.writing import check_writable, write_arrays
 
 __all__ = [
-    "THRESHOLD_Q",
     "Affine",
     "Brightness",
     "Compose",
     "Contrast",
     "Dataset",
     "GaussianNoise",
-    "Grey",
+    "Gray",
     "HorizontalFlip",
     "ImageShape",
-    "LatentCategorical",
-    "LatentSummation",
     "Masking",
     "Mixup",
     "Pairs",
@@ -44,17 +34,18 @@ __all__ = [
     "View",
     "channels_first",
     "check_writable",
+    "data_digest",
     "default_view",
     "draw_negatives",
     "draw_patches",
     "fresh_view",
     "half_moons",
     "load",
+    "load_data",
     "load_parts",
     "make_pairs",
-    "nearly_orthogonal_patterns",
-    "orthonormal_patterns",
+    "pair_matrix",
     "parse_view",
-    "require_probabilities",
+    "require_contrast",
     "write_arrays",
 ]

@@ -14,7 +14,7 @@ from kontrast.errors import DataError, InputError
 Array = npt.NDArray[Any]
 ImageShape = tuple[int, int] | tuple[int, int, int]
 
-CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
+CHANNEL_COUNTS = (1, 3, 4)  # gray, RGB, RGBA
 LARGEST_EXACT = 2**53  # beyond it float64 skips integers, and unsigned labels near 2**64 would wrap in int64
 
 

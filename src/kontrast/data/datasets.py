@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import gzip
+import hashlib
 import math
 import os
 from dataclasses import dataclass
@@ -135,6 +136,12 @@ def load(
     return Dataset(x, y, name)
 
 
+@functools.lru_cache(maxsize=2)
+def load_data(data: str, split: str = "all", image_shape: ImageShape | None = None) -> Dataset:
+    """The data set in float64, read once a process."""
+    return load(data, split=split, image_shape=image_shape, dtype=torch.float64)
+
+
 def load_parts(
     source: str | os.PathLike[str],
     *,
@@ -256,3 +263,20 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), NAMES, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"no data set or file is called {name!r}; {hint}names: {', '.join(NAMES)}; files: {FILE_KINDS}"
+
+
+def data_digest(dataset: Dataset) -> str:
+    """A hash of the samples and labels."""
+    content = hashlib.sha256(repr(tuple(dataset.x.shape)).encode())
+    content.update(dataset.x.contiguous().numpy().data)
+    if dataset.y is not None:
+        content.update(dataset.y.contiguous().numpy().data)
+    return content.hexdigest()[:16]
+
+
+def require_contrast(dataset: Dataset, name: str) -> None:
+    """Refuse data in which no two samples differ."""
+    if not dataset.x.any():
+        raise InputError(f"every sample of {name!r} is zero, so there is nothing to contrast")
+    if bool((dataset.x == dataset.x[:1]).all()):
+        raise InputError(f"every sample of {name!r} is the same, so there is nothing to contrast")

@@ -214,12 +214,10 @@ def _choose_keys(keys: list[str], path: Path, split: str) -> _Keys:
     wanted = list(x_keys) if split == "all" else [split]
     if wanted[0] not in x_keys:
         raise DataError(f"{path} has no x_{split} (keys: {', '.join(keys)}); ask for split={next(iter(x_keys))!r}")
-    labelled = [part for part in wanted if part in y_keys]
-    if labelled and labelled != wanted:
-        raise DataError(
-            f"{path} has labels for {labelled[0]} alone; ask for split={labelled[0]!r} or label both splits"
-        )
-    return _Keys([x_keys[part] for part in wanted], [y_keys[part] for part in labelled], list(y_keys.values()))
+    labeled = [part for part in wanted if part in y_keys]
+    if labeled and labeled != wanted:
+        raise DataError(f"{path} has labels for {labeled[0]} alone; ask for split={labeled[0]!r} or label both splits")
+    return _Keys([x_keys[part] for part in wanted], [y_keys[part] for part in labeled], list(y_keys.values()))
 
 
 def _find_key(keys: Iterable[str], names: tuple[str, ...], part: str = "") -> str | None:

@@ -39,9 +39,9 @@ class RandomResizedCrop:
         area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
         log_ratio = math.log(self.ratio[0]) + math.log(self.ratio[1] / self.ratio[0]) * u[:, 1]
         sides = torch.stack([area.log() + log_ratio, area.log() - log_ratio], dim=1).div(2).exp().clamp(max=1.0)  # w, h
-        centres = (1 - sides) * (2 * u[:, 2:] - 1)  # in [-1, 1], the coordinates of affine_grid
+        centers = (1 - sides) * (2 * u[:, 2:] - 1)  # in [-1, 1], the coordinates of affine_grid
         # float64 throughout: float32 coordinates are off by 3e-6 pixel values at 28×28, and more for larger images
-        boxes = torch.cat([torch.diag_embed(sides), centres[:, :, None]], dim=2)  # (n, 2, 3)
+        boxes = torch.cat([torch.diag_embed(sides), centers[:, :, None]], dim=2)  # (n, 2, 3)
         slices = zip(torch.split(x, IMAGES_AT_ONCE), torch.split(boxes, IMAGES_AT_ONCE), strict=True)
         return torch.cat([_resample(images.double(), box).to(x.dtype) for images, box in slices])
 
@@ -124,9 +124,9 @@ class Brightness:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Each image's distance from its mean grey value times a number of its own, uniform in 1 ± `strength`.
+    """Each image's distance from its mean gray value times a number of its own, uniform in 1 ± `strength`.
 
-    The mean grey value is one number an image, the mean luminance of three channels and the plain mean of any other
+    The mean gray value is one number an image, the mean luminance of three channels and the plain mean of any other
     count. Values are not clamped, as for `Brightness`.
     """
 
@@ -148,31 +148,31 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Grey:
+class Gray:
     """Each colour image without its colours, the luminance in every channel, with a probability of its own draw.
 
-    Images of one channel are grey already and stay as they are.
+    Images of one channel are gray already and stay as they are.
     """
 
     probability: float = 0.2
 
     def __post_init__(self) -> None:
-        require_between("grey probability", self.probability, 0, 1, write="grey:0.2")
+        require_between("gray probability", self.probability, 0, 1, write="gray:0.2")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image or its grey values."""
-        require_images(x, "grey")
+        """Each image or its gray values."""
+        require_images(x, "gray")
         if x.shape[1] not in (1, 3):
             raise InputError(
-                f"the view grey needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
-                "leave grey out of the view, or pass x[:, :3] where the first three are the colours"
+                f"the view gray needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
+                "leave gray out of the view, or pass x[:, :3] where the first three are the colours"
             )
         u = uniform(len(x), generator=generator, device=x.device)  # drawn for one channel too: later views stay alike
-        grey = _luminance(x) if x.shape[1] == 3 else x
-        return torch.where((u < self.probability)[:, None, None, None], grey, x)
+        gray = _luminance(x) if x.shape[1] == 3 else x
+        return torch.where((u < self.probability)[:, None, None, None], gray, x)
 
     def __str__(self) -> str:
-        return f"grey:{written(self.probability)}"
+        return f"gray:{written(self.probability)}"
 
 
 def _moved(x: Tensor, *, degrees: Tensor, shifts: Tensor, factors: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class Pairs:
 def make_pairs(
     x: Tensor,
     *,
-    view: View,
+    views: View,
     n_positives: int = 1,
     negatives: int | Literal["all"] = 1,
     generator: torch.Generator,
@@ -118,7 +118,7 @@ def make_pairs(
 
     Args:
         x: samples, (n, d) or (n, c, h, w).
-        view: the augmentation that makes positives.
+        views: the augmentation that makes positives.
         n_positives: views of each anchor.
         negatives: a number Q of distinct other anchors, drawn uniformly (0 for none); or "all", the expectation over
             one random negative: all anchors are shared negatives, weighted 1/(n-1), and 0 for the anchor itself.
@@ -130,10 +130,10 @@ def make_pairs(
     if n_positives < 1:
         raise InputError(f"asked for {n_positives} positives an anchor; ask for at least 1")
     n_negatives = _count_negatives(negatives, n_others=n - 1)
-    views = [fresh_view(view, x, generator) for _ in range(n_positives)]
+    drawn = [fresh_view(views, x, generator) for _ in range(n_positives)]
     anchor = torch.arange(n, device=x.device)
     positive = anchor[:, None] + n * torch.arange(1, n_positives + 1, device=x.device)  # (n, P)
-    pool = torch.cat([x, *views])
+    pool = torch.cat([x, *drawn])
     if negatives == "all":
         weight = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
         return Pairs(pool, anchor, positive, anchor[None, :], weight)

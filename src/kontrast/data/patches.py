@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kontrast.checks import is_number, require_whole
 from kontrast.data.datasets import Dataset
-from kontrast.errors import InputError, is_number, require_whole
+from kontrast.errors import InputError
 
 MOST_ROUNDS = 100  # of n_patches draws each, in search of patches that are not flat
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kontrast.data.datasets import Dataset
-from kontrast.data.image_views import Affine, Brightness, Contrast, Grey, HorizontalFlip, RandomResizedCrop
+from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
 from kontrast.errors import InputError
 
@@ -52,7 +52,7 @@ def parse_view(text: str) -> View:
     """The view written as `text`: a name, or a name with its numbers, or several of these joined by "+".
 
     "crop:0.5,1.0" (area) or "crop:0.5,1.0,0.8,1.25" (area and ratio), "flip:0.5", "affine:15,0.05,0.2" (rotation, shift
-    and scale), "brightness:0.4", "contrast:0.4" and "grey:0.2" for images; "noise:0.1", "mask:0.25" and "mixup:0.2" for
+    and scale), "brightness:0.4", "contrast:0.4" and "gray:0.2" for images; "noise:0.1", "mask:0.25" and "mixup:0.2" for
     all samples. A name alone takes its view's own numbers. `str` of a view writes the same language.
     """
     views = [_parse_one(part.strip(), text) for part in text.split("+")]
@@ -87,7 +87,7 @@ _VIEWS: dict[str, tuple[Callable[..., View], tuple[int, ...]]] = {
     "contrast": (Contrast, (0, 1)),
     "crop": (_crop, (0, 2, 4)),
     "flip": (HorizontalFlip, (0, 1)),
-    "grey": (Grey, (0, 1)),
+    "gray": (Gray, (0, 1)),
     "mask": (Masking, (0, 1)),
     "mixup": (Mixup, (0, 1)),
     "noise": (GaussianNoise, (0, 1)),

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import require_positive
 from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
-from kontrast.errors import InputError, require_positive
+from kontrast.errors import InputError
 from kontrast.linalg import grassmann_step, orthonormality_error
 from kontrast.nets import PureFunction
 

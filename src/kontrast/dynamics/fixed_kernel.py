@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import increasing_times, require_positive
 from kontrast.dynamics.problem import Objective
-from kontrast.dynamics.times import increasing_times
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
-from kontrast.errors import InputError, KontrastError, require_positive
+from kontrast.errors import InputError, KontrastError
 
 Kernel = Tensor | Callable[[Tensor], Tensor]
 

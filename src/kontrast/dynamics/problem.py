@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor, in_words
+from kontrast.checks import in_words
 from kontrast.data import Pairs
 from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, LossValue

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-
-from kontrast._types import Tensor
+from torch import Tensor
 
 FEWEST_STEPS = 30  # recording costs about as much as these many steps
 WARM_UP = 3  # steps before recording, in which libraries choose and set up their kernels

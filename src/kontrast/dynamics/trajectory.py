@@ -9,10 +9,11 @@ from enum import Enum
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import require_whole
 from kontrast.dynamics.replay import Repeatable, capture
-from kontrast.errors import InputError, require_whole
+from kontrast.errors import InputError
 from kontrast.nets import Parameters
 
 

@@ -13,13 +13,15 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import require_whole
 from kontrast.data import Affine, GaussianNoise, View, fresh_view, parse_view
-from kontrast.errors import InputError, require_whole
+from kontrast.errors import InputError
 from kontrast.estimators.samples import Samples, read_samples
+from kontrast.kernels import Kernel
 from kontrast.nets import FeatureMap
-from kontrast.spectral import Kernel, KernelFeatures
+from kontrast.pca import KernelFeatures
 
 BATCH_ENTRIES = 2**25  # features of a batch: the same on every device, so that views are the same
 TRANSFORM_ENTRIES = {"cpu": 2**25, "cuda": 2**30}
@@ -88,7 +90,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         for batch in samples.batches(rows):
             # (φ − μ) W, subtracted before the product: after it, a large mean would leave its rounding behind.
             phi = self.features_(samples[batch])
-            out[batch] = (phi if self._centre is None else phi - self._centre) @ self._frame
+            out[batch] = (phi if self._center is None else phi - self._center) @ self._frame
         bad = (~torch.isfinite(out)).any(dim=1).nonzero().flatten()
         if len(bad):
             raise InputError(
@@ -157,10 +159,10 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         dtype = self._fit_dtype
         self.features_ = features
         self._frame = frame.to(dtype)
-        self._centre = None if mean is None else mean.to(dtype)
+        self._center = None if mean is None else mean.to(dtype)
         self.components_ = self._frame.mT.cpu().numpy()
         self.eigenvalues_ = values.to(dtype).cpu().numpy()
-        self.mean_ = None if self._centre is None else self._centre.cpu().numpy()
+        self.mean_ = None if self._center is None else self._center.cpu().numpy()
         return self
 
 

@@ -14,9 +14,10 @@ from kontrast.estimators.base import KernelShare, eigenvalue_errors, half_span
 from kontrast.estimators.features import LANDMARKS, FeatureChoice, FeatureOptions
 from kontrast.estimators.pair_embedding import PairEmbedding, leading_eigenpairs
 from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
+from kontrast.kernels import Kernel
 from kontrast.linalg import fix_signs, largest_eigenpairs
 from kontrast.nets import FeatureMap
-from kontrast.spectral import Kernel, KernelFeatures, kernel_contrastive_pca, nystrom_features, require_components
+from kontrast.pca import KernelFeatures, kernel_contrastive_pca, nystrom_features, require_components
 
 EXACT_POOL = {"cpu": 12_000, "cuda": 130_000}  # points whose whole kernel is formed: 1 GB, and 68 GB in float32
 

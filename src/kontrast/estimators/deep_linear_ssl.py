@@ -8,18 +8,19 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import features_not_finite, is_number, require_whole
 from kontrast.data import ImageShape, View
-from kontrast.dynamics import Flow, Method, deep_linear_flow, flow_law
-from kontrast.errors import InputError, TooManyComponentsError, features_not_finite, is_number, require_whole
+from kontrast.deep_linear import Flow, Method, deep_linear_flow, flow_law
+from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.estimators.base import KernelShare, batch_rows
 from kontrast.estimators.features import InputFeatures, Shifted
 from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eigenpairs
 from kontrast.estimators.pair_sources import GivenPairs
 from kontrast.linalg import fix_signs, largest_eigenpairs, random_frame
 from kontrast.nets import EncoderFeatures, FeatureMap
-from kontrast.spectral import PairMoments, require_components
+from kontrast.pca import PairMoments, require_components
 
 
 class DeepLinearSSL(PairEmbedding):
@@ -34,21 +35,21 @@ class DeepLinearSSL(PairEmbedding):
     negative eigenvalues, which `time=math.inf` returns as an orthonormal frame.
 
     The mean of the anchors is subtracted first, which the contrastive loss does not see in expectation. Without that
-    (`centre=False`, the paper's own C) a large mean, times what views add to the N samples on average, drowns C.
+    (`center=False`, the paper's own C) a large mean, times what views add to the N samples on average, drowns C.
 
     Args:
         n_components: z, the dimension of the embedding.
         time: of training, from 0 (the random network) to `math.inf`; on the scale of one over the eigenvalues and their
             gaps. An equation without an exact solution is followed up to α · time · max |λ| = 200,000.
         depth: the number of hidden layers. It makes "polar" and "oja" faster; the span at the end is the same.
-        flow: the kind of descent, see `kontrast.dynamics.flow_law`: "grassmann" is the paper's (8), "polar" is what
+        flow: the kind of descent, see `kontrast.deep_linear.flow_law`: "grassmann" is the paper's (8), "polar" is what
             projected gradient descent follows, "oja" the canonical metric of the Stiefel manifold, whose exact solution
             is one up to a rotation of the outputs.
         width: of the hidden layers, at least d; None is d + n_components. It matters through the random start, and at
             `time=math.inf` where it is d: then every output keeps its length, also where that costs (claim B.prop3).
         start: the map (d, n_components) at time 0, u(x) = start^T x, instead of a random network's: `net(torch.eye(d))`
             of your own. Its singular values are at most 1.
-        centre: subtract the mean μ of the anchors: u(x) = components_ (x − μ). The non-contrastive loss, whose C is
+        center: subtract the mean μ of the anchors: u(x) = components_ (x − μ). The non-contrastive loss, whose C is
             −E[x x^T] and not a covariance, is another one without.
         contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
         features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
@@ -64,7 +65,7 @@ class DeepLinearSSL(PairEmbedding):
 
     Attributes:
         components_: the map u, (n_components, d); orthonormal rows at `time=math.inf`.
-        mean_: μ (d,), or None without `centre`.
+        mean_: μ (d,), or None without `center`.
         eigenvalues_: the n_components smallest of C, ascending: what is negative is learnt. The sum of the negative
             ones is the smallest loss that there is.
         loss_: Tr(u C u^T) at `time`.
@@ -85,7 +86,7 @@ class DeepLinearSSL(PairEmbedding):
         flow: Flow = "grassmann",
         width: int | None = None,
         start: Any = None,
-        centre: bool = True,
+        center: bool = True,
         contrastive: bool = True,
         features: str | Callable[[Tensor], Tensor] = "input",
         views: str | View = "auto",
@@ -103,7 +104,7 @@ class DeepLinearSSL(PairEmbedding):
         self.flow = flow
         self.width = width
         self.start = start
-        self.centre = centre
+        self.center = center
         self.contrastive = contrastive
         self.features = features
         self.views = views
@@ -120,7 +121,7 @@ class DeepLinearSSL(PairEmbedding):
         flow_law(self.flow, depth=self.depth)
         if not is_number(self.time) or not self.time >= 0:
             raise InputError(f"time must be a number of at least 0, or math.inf, got {self.time!r}")
-        for name in ("centre", "contrastive"):
+        for name in ("center", "contrastive"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not self.contrastive and self.negatives != "all":
@@ -146,7 +147,7 @@ class DeepLinearSSL(PairEmbedding):
         d = features(samples[:2]).shape[1]
         k = require_components(self.n_components, d, "feature(s)")
         start = self._checked_start(d, k)
-        mean = self._mean(features, pairs) if self.centre else None
+        mean = self._mean(features, pairs) if self.center else None
         shifted = features if mean is None else Shifted(features, mean)
         moments = self._moments(shifted, pairs, KernelShare(None), contrastive=bool(self.contrastive))
         C = -moments.matrix()

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.errors import InputError, require_positive, require_whole
+from kontrast.checks import require_positive, require_whole
+from kontrast.errors import InputError
 from kontrast.estimators.samples import Samples
-from kontrast.kernels import InfiniteNetwork
+from kontrast.kernels import CosineKernel, GaussianKernel, InfiniteNetwork, Kernel, NetworkKernel
 from kontrast.nets import (
     EncoderFeatures,
     FeatureMap,
@@ -23,7 +24,6 @@ from kontrast.nets import (
     check_shape,
     median_distance,
 )
-from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, NetworkKernel
 
 LANDMARKS = 2048
 SAMPLES_LOOKED_AT = 5000  # for the length scale of Fourier features, and to cut patches from

@@ -12,27 +12,25 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from kontrast._types import Tensor, in_words
+from kontrast.checks import features_not_finite, in_words, is_number, require_positive, require_whole
 from kontrast.data import ImageShape
-from kontrast.errors import InputError, features_not_finite, is_number, require_positive, require_whole
+from kontrast.errors import InputError
 from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, generator_of
 from kontrast.estimators.samples import Samples, read_samples
-from kontrast.kernels import InfiniteNetwork
-from kontrast.nets import EncoderFeatures
-from kontrast.progress import progress_bar
-from kontrast.spectral import (
+from kontrast.kernels import InfiniteNetwork, Kernel, NetworkKernel, TangentKernel
+from kontrast.learnability import (
     Eigensystem,
-    Kernel,
-    NetworkKernel,
     PointPrediction,
     Prediction,
-    TangentKernel,
     eigensystem,
     learnability,
     predict_at_points,
     predict_learning,
 )
+from kontrast.nets import EncoderFeatures
+from kontrast.progress import progress_bar
 
 WORDS = ("ntk", "nngp", "linear")
 NORMAL_DRAWS = 128  # of the outputs at a sample, for the predicted accuracy
@@ -162,12 +160,12 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         chosen = torch.arange(len(samples))
         if len(samples) > self.max_samples:
             chosen = torch.randperm(len(samples), generator=generator)[: int(self.max_samples)].sort().values
-        centred, centre, labels = _centred(targets[chosen], None if labels is None else labels[chosen])
+        centered, center, labels = _centered(targets[chosen], None if labels is None else labels[chosen])
         K = self._kernel_matrix(samples, chosen)
         self._system = eigensystem(K)
         self._K = K if K.dtype == torch.float64 else _rebuilt(self._system)
         self._labels = None if labels is None else labels.to(K.device)
-        self._centre, self._targets = centre.to(K.device), centred.to(K.device)
+        self._center, self._targets = center.to(K.device), centered.to(K.device)
         self.ridge_ = float(self.ridge) * float(K.diagonal().mean())
         v = self._system.coefficients(self._targets)
         self._powers = v.square()
@@ -221,14 +219,14 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         shares = torch.stack([torch.stack([one[1] for one in row]) for row in draws])
         hits = np.array([[one[2] for one in row] for row in draws])  # (k, draws)
         total = (errors.sum(2) / self._variance.sum()).cpu().numpy()
-        labelled = self._labels is not None
+        labeled = self._labels is not None
         return LearningCurve(
             sizes,
             **self._shares(errors.mean(1)),
             learnability=shares.mean(1).cpu().numpy(),
-            accuracy=hits.mean(1) if labelled else None,
+            accuracy=hits.mean(1) if labeled else None,
             standard_error=_standard_error(total),
-            accuracy_standard_error=_standard_error(hits) if labelled else None,
+            accuracy_standard_error=_standard_error(hits) if labeled else None,
         )
 
     def samples_needed(self, error: float = 0.1) -> SamplesNeeded:
@@ -352,7 +350,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
                 found = predict_at_points(self._K, self._targets, n, ridge=self.ridge_)
                 errors.append(found.unseen_error)
                 if self._labels is not None:
-                    accuracies.append(_accuracy(found, self._labels, self._centre, generator_of(self.random_state)))
+                    accuracies.append(_accuracy(found, self._labels, self._center, generator_of(self.random_state)))
                 advance(k + 1, len(sizes))
         return torch.stack(errors), np.array(accuracies) if accuracies else None
 
@@ -369,7 +367,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         errors = (outputs - self._targets)[others].square().mean(0)
         hit = math.nan
         if self._labels is not None:
-            hit = float(((outputs + self._centre).argmax(1) == self._labels)[others].double().mean())
+            hit = float(((outputs + self._center).argmax(1) == self._labels)[others].double().mean())
         return errors, learnability(self._targets, outputs), hit
 
     def _shares(self, errors: Tensor) -> dict[str, Array]:
@@ -419,11 +417,11 @@ def _read_targets(y: Any, n: int) -> tuple[Tensor, Array | None, Tensor | None]:
     return targets, None, None
 
 
-def _centred(targets: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _centered(targets: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Targets less their mean, the mean, and the labels; refuses what has nothing to learn."""
-    centre = targets.mean(0)
-    centred = targets - centre
-    still = ~(centred.abs().amax(0) > 1e-12 * targets.abs().amax(0))
+    center = targets.mean(0)
+    centered = targets - center
+    still = ~(centered.abs().amax(0) > 1e-12 * targets.abs().amax(0))
     if labels is not None and bool(still.any()) and len(torch.unique(labels)) >= 2:
         raise InputError(
             f"{int(still.sum())} of {len(still)} classes have no sample among the {len(targets)} that were drawn; "
@@ -432,7 +430,7 @@ def _centred(targets: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Te
     if bool(still.any()):
         what = "y holds one class only" if labels is not None else f"{int(still.sum())} of y's targets are constant"
         raise InputError(f"{what}, so there is nothing to learn; give labels that vary")
-    return centred, centre, labels
+    return centered, center, labels
 
 
 def _accuracy(found: PointPrediction, labels: Tensor, offset: Tensor, generator: torch.Generator) -> float:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor, resolve_device
+from kontrast.checks import resolve_device
 from kontrast.data import check_writable, parse_view, write_arrays
 from kontrast.errors import DataError, InputError, KontrastError
 from kontrast.estimators.base import ClosedFormEmbedding
@@ -21,7 +22,7 @@ from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
 from kontrast.estimators.features import Fourier, InputFeatures, Network, Patches
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
-from kontrast.kernels import InfiniteNetwork
+from kontrast.kernels import CosineKernel, GaussianKernel, InfiniteNetwork, Kernel, NetworkKernel
 from kontrast.nets import (
     Activation,
     EncoderFeatures,
@@ -32,7 +33,7 @@ from kontrast.nets import (
     ScaledFeatures,
     activation_from,
 )
-from kontrast.spectral import CosineKernel, GaussianKernel, Kernel, KernelFeatures, NetworkKernel
+from kontrast.pca import KernelFeatures
 
 FORMAT = 1
 MODELS: dict[str, type[ClosedFormEmbedding]] = {

@@ -6,17 +6,18 @@ from abc import abstractmethod
 from typing import Any, Literal, Self
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import features_not_finite, require_whole
 from kontrast.data import draw_negatives
-from kontrast.errors import InputError, features_not_finite, require_whole
+from kontrast.errors import InputError
 from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, all_or_nothing, batch_rows
 from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
 from kontrast.estimators.samples import Samples
 from kontrast.linalg import largest_eigenpairs
 from kontrast.nets import FeatureMap
+from kontrast.pca import PairMoments, require_positive_values
 from kontrast.progress import progress_bar
-from kontrast.spectral import PairMoments, require_positive_values
 
 Pairs = DrawnPairs | GivenPairs
 

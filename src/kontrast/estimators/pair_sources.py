@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.data import Pairs, View
+from kontrast.data import Pairs, View, pair_matrix
 from kontrast.estimators.samples import Samples
-from kontrast.spectral import pair_matrix
 
 
 @dataclass(frozen=True)

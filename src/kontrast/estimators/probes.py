@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.data import Dataset
 from kontrast.errors import InputError
 from kontrast.progress import Advance, progress_bar
@@ -23,7 +23,7 @@ def linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels:
     Deterministic. Columns are standardised by the mean and deviation of `train`; a constant one is only centred. NaN
     for an embedding that is not finite.
     """
-    _require_labelled(train, train_labels, test, test_labels)
+    _require_labeled(train, train_labels, test, test_labels)
     if len(torch.unique(train_labels)) < 2:
         raise InputError("a probe needs samples of two classes or more to train on, got one class")
     if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
@@ -47,7 +47,7 @@ def knn_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Te
     has similarity 0 to all others. NaN for an embedding that is not finite. Similarities are held for some test samples
     at a time, on the device of the embedding.
     """
-    _require_labelled(train, train_labels, test, test_labels)
+    _require_labeled(train, train_labels, test, test_labels)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise InputError(f"k must be a whole number of at least 1, got {k!r}")
     if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
@@ -58,11 +58,11 @@ def knn_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Te
     step = max(1, SIMILARITIES // len(train))
     for start in range(0, len(test), step):
         rows, labels = test[start : start + step], test_labels[start : start + step]
-        similarity, neighbour = (_directions(rows) @ directions.mT).topk(k)  # (b, k)
+        similarity, neighbor = (_directions(rows) @ directions.mT).topk(k)  # (b, k)
         # By similarity and then by place: which of two equal ones topk names first is its own affair.
-        neighbour, by_place = neighbour.sort(1)
+        neighbor, by_place = neighbor.sort(1)
         nearest_first = similarity.gather(1, by_place).sort(dim=1, descending=True, stable=True).indices
-        seen = numbers[neighbour.gather(1, nearest_first)]
+        seen = numbers[neighbor.gather(1, nearest_first)]
         votes = seen.new_zeros(len(rows), len(classes)).scatter_add_(1, seen, torch.ones_like(seen))
         place = torch.arange(k, device=seen.device).expand(len(rows), k)
         first = torch.full_like(votes, k).scatter_reduce_(1, seen, place, "amin")
@@ -164,7 +164,7 @@ def judge(
     return table, how
 
 
-def _require_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
+def _require_labeled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
     for name, rows, labels in (("train", train, train_labels), ("test", test, test_labels)):
         if rows.ndim != 2 or labels.shape != rows.shape[:1] or len(rows) == 0:
             raise InputError(

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.utils.validation import validate_data
+from torch import Tensor
 
-from kontrast._types import Tensor, resolve_device, resolve_dtype
+from kontrast.checks import require_whole, resolve_device, resolve_dtype
 from kontrast.data import ImageShape, channels_first
-from kontrast.errors import InputError, require_whole
+from kontrast.errors import InputError
 
 Index = slice | Tensor
 

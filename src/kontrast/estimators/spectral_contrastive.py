@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.checks import is_number, require_whole
 from kontrast.data import ImageShape, View
-from kontrast.errors import InputError, is_number, require_whole
+from kontrast.errors import InputError
 from kontrast.estimators.base import (
     ClosedFormEmbedding,
     KernelShare,
@@ -20,16 +21,10 @@ from kontrast.estimators.base import (
 )
 from kontrast.estimators.features import FeatureChoice, FeatureOptions
 from kontrast.estimators.samples import Samples
+from kontrast.kernels import Kernel
 from kontrast.nets import FeatureMap
+from kontrast.pca import ViewMoments, nystrom_features, require_components, require_ridge, whitened_pca
 from kontrast.progress import progress_bar
-from kontrast.spectral import (
-    Kernel,
-    ViewMoments,
-    nystrom_features,
-    require_components,
-    require_ridge,
-    spectral_contrastive,
-)
 
 DIFFERENCES = "differences between samples"  # n − 1 of them: B has no more positive eigenvalues
 
@@ -188,7 +183,7 @@ class SpectralContrastive(ClosedFormEmbedding):
     def _solve(self, fit: _Fit) -> Self:
         covariance, between = fit.moments.covariances()
         require_components(fit.k, fit.moments.n - 1, DIFFERENCES)
-        solution = spectral_contrastive(between, covariance, fit.k, ridge=self.ridge, resolution=fit.moments.resolution)
+        solution = whitened_pca(between, covariance, fit.k, ridge=self.ridge, resolution=fit.moments.resolution)
         self.kernel_error_, self.eigenvalue_errors_ = fit.share.error, None
         if (half := half_span(fit.features)) is not None:
             self.eigenvalue_errors_ = eigenvalue_errors(
@@ -204,7 +199,7 @@ def _values_within(basis: Tensor, covariance: Tensor, between: Tensor, k: int, r
     if not variance > 0:  # landmarks that are blank
         return covariance.new_zeros(0)
     k = min(k, len(inside))
-    return spectral_contrastive(basis.mT @ between @ basis, inside, k, ridge=ridge / variance, allow_fewer=True).values
+    return whitened_pca(basis.mT @ between @ basis, inside, k, ridge=ridge / variance, allow_fewer=True).values
 
 
 class _Fit:

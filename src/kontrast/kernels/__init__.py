@@ -9,13 +9,29 @@ from kontrast.kernels.empirical import (
     empirical_ntk_trace_components,
 )
 from kontrast.kernels.infinite import InfiniteNetwork, QuadratureError, infinite_nngp, infinite_ntk
+from kontrast.kernels.kernel_functions import (
+    KERNEL_TILE,
+    CosineKernel,
+    FeatureKernel,
+    GaussianKernel,
+    Kernel,
+    NetworkKernel,
+    TangentKernel,
+)
 from kontrast.kernels.ntk_operator import NTKOperator
 from kontrast.kernels.tiles import tiled
 
 __all__ = [
+    "KERNEL_TILE",
+    "CosineKernel",
+    "FeatureKernel",
+    "GaussianKernel",
     "InfiniteNetwork",
+    "Kernel",
     "NTKOperator",
+    "NetworkKernel",
     "QuadratureError",
+    "TangentKernel",
     "empirical_ntk",
     "empirical_ntk_components",
     "empirical_ntk_diagonal",

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.kernels.products import product
 
 

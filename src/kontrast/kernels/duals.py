@@ -4,7 +4,7 @@ For $(u, v)$ Gaussian with variances $k_{xx}, k_{yy}$ and covariance $k_{xy}$, a
 $F = \mathbb{E}[\varphi(u)\varphi(v)]$ for the NNGP kernel and $\dot F = \mathbb{E}[\varphi'(u)\varphi'(v)]$ for the
 tangent kernel (paper A, Sec. 2.3; paper D, Sec. 2). Three kinds:
 
-* `Homogeneous`: ReLU, leaky ReLU, linear. A function of the angle alone, times both norms. The angle has a cusp at
+* `HomogeneousDual`: ReLU, leaky ReLU, linear. A function of the angle alone, times both norms. The angle has a cusp at
   identical and at opposite points, so it is carried as the deficit $q = 1 - \cos\theta$, never as a cosine, and keeps
   its digits in float32.
 * `Closed`: erf, sine, cosine, Gaussian. Smooth in the three covariances.
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.nets import Activation, activation_from
 
@@ -31,7 +31,7 @@ Covariances = tuple[Tensor, Tensor]  # F and its slope Ḟ
 
 
 @dataclass(frozen=True)
-class Homogeneous:
+class HomogeneousDual:
     r"""φ(a) = max(a, s·a): with κ(θ) = (sin θ + (π − θ) cos θ)/π, F = ‖u‖‖v‖ [(1−s)² κ/2 + s cos θ] (Cho and Saul)."""
 
     slope: float
@@ -233,11 +233,11 @@ class HermiteSeries:
         by a second difference as large as the first; a jump at zero lies in the middle of its cell and costs nothing.
         """
         value, slope, weights = self._on_nodes(k)
-        worst, centre = 0.0, NODES // 2 - 1
+        worst, center = 0.0, NODES // 2 - 1
         for values in (value, slope):
             terms = values * values * weights[:, 0]
             steps = terms.diff(dim=1)
-            steps[:, centre] = (steps[:, centre - 1] + steps[:, centre + 1]) / 2
+            steps[:, center] = (steps[:, center - 1] + steps[:, center + 1]) / 2
             largest = steps.abs().max(1).values
             jumps = steps.diff(dim=1).abs().max(1).values > 0.5 * largest
             cost = torch.where(steps.abs() > 0.5 * largest[:, None], steps.abs(), 0.0).sum(1) / 2
@@ -261,16 +261,16 @@ class HermiteSeries:
         return self.activation.second(zero) if of_slope else self.activation.first(zero)
 
 
-Dual = Homogeneous | Closed | HermiteSeries
+Dual = HomogeneousDual | Closed | HermiteSeries
 
 
 def dual_of(activation: str | Activation | Callable[[Tensor], Tensor], largest: float) -> Dual:
     """The dual of an activation; a series takes the order that its largest variance needs."""
     act = activation_from(activation)
     if act.name in ("relu", "linear"):
-        return Homogeneous(0.0 if act.name == "relu" else 1.0)
+        return HomogeneousDual(0.0 if act.name == "relu" else 1.0)
     if act.name.partition(":")[0] == "leaky_relu":
-        return Homogeneous(float(act.first(torch.tensor(-1.0, dtype=torch.float64))))
+        return HomogeneousDual(float(act.first(torch.tensor(-1.0, dtype=torch.float64))))
     if act.name in CLOSED:
         return CLOSED[act.name]
     return _series(act, math.frexp(largest)[1])

@@ -15,9 +15,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.contraction import Piece, joined
 from kontrast.kernels.mlp_tangents import mlp_plan

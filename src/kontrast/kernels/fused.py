@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra import libdevice
 
-from kontrast._types import Tensor
 from kontrast.kernels.products import SPLIT
 
 BLOCK = 32  # with four warps: twice as fast as 64 and eight

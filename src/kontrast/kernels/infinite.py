@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.errors import InputError, require_positive
-from kontrast.kernels.duals import Closed, Dual, HermiteSeries, Homogeneous, dual_of
+from kontrast.checks import require_positive
+from kontrast.errors import InputError
+from kontrast.kernels.duals import Closed, Dual, HermiteSeries, HomogeneousDual, dual_of
 from kontrast.kernels.products import has_half_units, split_product, split_rows
 from kontrast.nets import Activation, activation_from
 
@@ -105,7 +106,7 @@ class InfiniteNetwork:
         return self._w2 * self.input_scale * squares + self._beta
 
     def _next(self, k: Tensor, dual: Dual) -> tuple[Tensor, Tensor]:
-        if isinstance(dual, Homogeneous):
+        if isinstance(dual, HomogeneousDual):
             return self._w2 * dual.gain * k + self._beta, k.new_full((), self._w2 * dual.gain)
         parts = [dual.diagonal(part) for part in torch.split(k, 1024)]
         return self._w2 * torch.cat([F for F, _ in parts]) + self._beta, self._w2 * torch.cat([D for _, D in parts])
@@ -121,7 +122,7 @@ class InfiniteNetwork:
         x = _check("x", x)
         y_ = x if y is None else _check("y", y, like=x)
         dual = dual_of(self._activation, 1.0)
-        if isinstance(dual, Homogeneous):
+        if isinstance(dual, HomogeneousDual):
             route: _Angles | _Covariances = _Angles(self, dual, tangent, compile)
         else:
             route = _Covariances(self, tangent)
@@ -130,7 +131,7 @@ class InfiniteNetwork:
         if torch.is_grad_enabled() and (x.requires_grad or y_.requires_grad):
             return route.differentiable(at_x, at_y).to(x.dtype)
         with torch.no_grad():
-            if isinstance(dual, Homogeneous):
+            if isinstance(dual, HomogeneousDual):
                 self._refuse_overflow(max(float(k.max()) for _, k in (at_x, at_y)), tangent, x.dtype)
             out = x.new_empty(x.shape[0], y_.shape[0])
             route.fill(out, at_x, at_y, symmetric=y is None)
@@ -252,7 +253,7 @@ class _Angles:
     """The route of homogeneous activations: deficits q = 1 − cos θ between unit rows, in the rows' own number type."""
 
     net: InfiniteNetwork
-    dual: Homogeneous
+    dual: HomogeneousDual
     tangent: bool
     compile: bool
 
@@ -419,7 +420,7 @@ class _UnitRows:
 _Row = tuple[Tensor, list[tuple[Tensor, Tensor]]]
 
 
-def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> Tensor:
+def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: HomogeneousDual, tangent: bool) -> Tensor:
     """The kernel from the deficits of layer 0, carried as $1 - q = Σ/(σ_x σ_y)$ and $Θ/(σ_x σ_y)$."""
     (scale_x, lifts_x), (scale_y, lifts_y) = x, y
     theta = 1 - q
@@ -448,7 +449,7 @@ class _InPlace:
         self._room = like.new_empty(3, max(grid.entries, like.shape[1]))
         self._one = like.new_ones(())
 
-    def __call__(self, theta: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> None:
+    def __call__(self, theta: Tensor, x: _Row, y: _Row, depth: int, dual: HomogeneousDual, tangent: bool) -> None:
         c, angle, s = (room[: theta.numel()].view(theta.shape) for room in self._room)
         bend, straight = dual.bend / math.pi, dual.slope / dual.gain
         c.copy_(theta)
@@ -478,11 +479,11 @@ def _can_fuse(out: Tensor) -> bool:
     return has_half_units(out) and importlib.util.find_spec("triton") is not None
 
 
-def _evaluate_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> None:
+def _evaluate_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: HomogeneousDual, tangent: bool) -> None:
     cosines.copy_(_evaluate(1 - cosines, 1 + cosines, x, y, depth, dual, tangent))
 
 
-def _cosines_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneous, tangent: bool) -> None:
+def _cosines_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: HomogeneousDual, tangent: bool) -> None:
     """The same without bias, on cosines, for pairs that are not near a cusp.
 
     Below cos θ = 0.95 an angle loses less than 1e-6 in float32, and angles shrink slowly, as 3π / layer. Entries of
@@ -528,7 +529,7 @@ class _Covariances:
         sides: list[tuple[Tensor, list[Tensor]]] = [(k_x, [])] if k_y is k_x else [(k_x, []), (k_y, [])]
         for _ in range(net.depth):
             dual = dual_of(net._activation, max(float(k.detach().max()) for k, _ in sides))
-            assert not isinstance(dual, Homogeneous)
+            assert not isinstance(dual, HomogeneousDual)
             duals.append(dual)
             for k, rows in sides:
                 rows.append(torch.cat([dual.rows(part) for part in torch.split(k, 1024)]))

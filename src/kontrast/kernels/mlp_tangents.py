@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kontrast._types import Tensor
+from torch import Tensor
+
 from kontrast.errors import InputError
 from kontrast.kernels.contraction import Gram, Output, Piece
 from kontrast.kernels.products import product

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.func import jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.empirical import check_rows, network_of, two_rows
 from kontrast.kernels.recording import LookupUse

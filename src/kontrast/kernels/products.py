@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
-from kontrast._types import Tensor
+from torch import Tensor
 
 SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
 PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores

@@ -14,11 +14,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-
-from kontrast._types import Tensor
 
 
 @dataclass(frozen=True)

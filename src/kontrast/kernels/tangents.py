@@ -18,9 +18,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.func import jacrev, vmap
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels.contraction import Channels, Dense, Gram, Output, Piece
 from kontrast.kernels.recording import BroadcastUse, LookupUse, OuterUse, Record, Rows, Use, record

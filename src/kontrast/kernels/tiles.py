@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import DTYPES, Tensor
+from kontrast.checks import DTYPES
 from kontrast.errors import InputError, StoreError
 from kontrast.memory import free_bytes, rows_that_fit
 from kontrast.progress import Advance, progress_bar

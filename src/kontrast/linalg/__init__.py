@@ -26,15 +26,14 @@ from kontrast.linalg.frames import (
     random_frame,
 )
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, as_symmetric, require_symmetric
+from kontrast.linalg.ranks import effective_rank, entropy_rank, participation_ratio, relative_spread
 from kontrast.linalg.similarity import (
     ConditionNumber,
     KernelDrift,
     cka,
     condition_number,
-    entropy_rank,
     kernel_alignment,
     kernel_drift,
-    participation_ratio,
 )
 from kontrast.linalg.solves import (
     LeaveOneOut,
@@ -71,6 +70,7 @@ __all__ = [
     "cayley_step",
     "cka",
     "condition_number",
+    "effective_rank",
     "eigenvalue_rounding",
     "entropy_rank",
     "extreme_eigenvalues",
@@ -95,6 +95,7 @@ __all__ = [
     "polar_step",
     "qr_retraction",
     "random_frame",
+    "relative_spread",
     "require_symmetric",
     "ridge_solve",
     "spectral_norm",

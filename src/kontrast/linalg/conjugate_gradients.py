@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor, in_words
-from kontrast.errors import ConvergenceError, InputError, require_not_negative, require_whole
+from kontrast.checks import in_words, require_not_negative, require_whole
+from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.operators import Matrix, Operator, OperatorLike, as_operator
 
 RANK = 500  # of the preconditioner: 80 MB of vectors and some seconds at n = 20,000

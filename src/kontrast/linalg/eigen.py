@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from scipy.linalg import eigh as scipy_eigh
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
 
@@ -381,7 +381,7 @@ class _Subspace:
             K_block = block if self.K is None else K_block - self.KV @ overlap
             # What rounding leaves of a vector without any K-norm: eps ‖K‖ ‖w‖².
             floor = self.eps * (1.0 if self.K is None else self.metric_size) * block.double().square().sum(0)
-            mix = _orthonormalising((block.mT @ K_block).double().cpu(), floor.cpu(), self.eps)
+            mix = _orthonormalizing((block.mT @ K_block).double().cpu(), floor.cpu(), self.eps)
             block = self.combine(block, mix)
             K_block = block if self.K is None else self.combine(K_block, mix)
             if block.shape[1] == 0:
@@ -399,7 +399,7 @@ class _Subspace:
             )
 
 
-def _orthonormalising(gram: Tensor, floor: Tensor, eps: float) -> Tensor:
+def _orthonormalizing(gram: Tensor, floor: Tensor, eps: float) -> Tensor:
     """T with T^T gram T = I, of as many columns as the block has directions above their rounding `floor`."""
     norm2 = gram.diagonal()
     alive = norm2 > 100 * floor

@@ -95,11 +95,11 @@ def _checked(x: ArrayLike, y: ArrayLike, confidence: float) -> tuple[np.ndarray,
 
 def _line(x: np.ndarray, y: np.ndarray, confidence: float) -> tuple[float, float, float]:
     """Slope, intercept and the half-width of the slope's interval."""
-    n, centred = len(x), x - x.mean()
-    slope = float(centred @ y / (centred @ centred))
+    n, centered = len(x), x - x.mean()
+    slope = float(centered @ y / (centered @ centered))
     intercept = float(y.mean() - slope * x.mean())
     if n == 2:
         return slope, intercept, math.inf
     residual = y - (intercept + slope * x)
-    error = math.sqrt(float(residual @ residual) / (n - 2) / float(centred @ centred))
+    error = math.sqrt(float(residual @ residual) / (n - 2) / float(centered @ centered))
     return slope, intercept, float(stats.t.ppf(0.5 + confidence / 2, n - 2)) * error

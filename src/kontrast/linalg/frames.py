@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.errors import InputError, require_positive
+from kontrast.checks import require_positive
+from kontrast.errors import InputError
 
 
 def random_frame(

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 
 
@@ -174,7 +174,7 @@ def _not_symmetric(name: str, asymmetry: float, size: float) -> InputError:
     )
 
 
-def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tensor:
+def as_symmetric(matrix: Tensor, name: str, *, symmetrize: bool = False) -> Tensor:
     """The (d, d) matrix, in float64 and without gradients, every entry checked; or, only when asked, (C + C^T)/2."""
     _size_of(matrix, None, name)
     if not isinstance(matrix, Tensor) or matrix.layout != torch.strided or not matrix.is_floating_point():
@@ -184,8 +184,8 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrise: bool = False) -> Tens
     if not math.isfinite(size):
         raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
     asymmetry = float((doubled - doubled.mT).abs().max())
-    if not symmetrise and asymmetry > math.sqrt(resolution(matrix)) * size:
-        raise InputError(f"{_not_symmetric(name, asymmetry, size)}, or symmetrise=True")
+    if not symmetrize and asymmetry > math.sqrt(resolution(matrix)) * size:
+        raise InputError(f"{_not_symmetric(name, asymmetry, size)}, or symmetrize=True")
     # Halves first: a sum of the largest numbers overflows.
     return doubled if asymmetry == 0 else doubled / 2 + doubled.mT / 2
 

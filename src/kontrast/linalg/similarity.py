@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.errors import InputError, require_finite_not_negative
+from kontrast.checks import require_finite_not_negative
+from kontrast.errors import InputError
 from kontrast.linalg.eigen import extreme_eigenvalues
 from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution
 from kontrast.memory import rows_that_fit
@@ -46,7 +47,7 @@ def kernel_alignment(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> 
     """
     _require_pair(K1, K2)
     sums = torch.zeros(3, dtype=torch.float64)
-    for _, (a, b) in _strips([K1, K2], memory):
+    for _, (a, b) in strips([K1, K2], memory):
         sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]).cpu()
     return _cosine(sums, "a kernel of zeros has no direction to compare")
 
@@ -62,12 +63,12 @@ def cka(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> float:
         require_symmetric(K, name)
     n = K1.shape[0]
     means: list[list[Tensor]] = [[], []]
-    for _, pair in _strips([K1, K2], memory):
+    for _, pair in strips([K1, K2], memory):
         for rows, strip in zip(means, pair, strict=True):
             rows.append(strip.mean(1))
     row_means = [torch.cat(rows) for rows in means]
     sums, sizes = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for start, pair in _strips([K1, K2], memory):
+    for start, pair in strips([K1, K2], memory):
         stop = start + len(pair[0])
         sizes += torch.stack([strip.square().sum() for strip in pair]).cpu()
         # In place: the strips are this function's own copies. K − r_i − r_j + mean, r the row means of a symmetric K.
@@ -85,7 +86,7 @@ def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> Kerne
     """How far `K` is from `K0`, two matrices of one shape (cross kernels too); one pass."""
     _require_pair(K, K0, names=("K", "K0"))
     moved, size, largest = 0.0, 0.0, 0.0
-    for _, (a, b) in _strips([K, K0], memory, names=("K", "K0")):
+    for _, (a, b) in strips([K, K0], memory, names=("K", "K0")):
         size += float(b.square().sum())
         difference = a.sub_(b)
         moved += float(difference.square().sum())
@@ -93,44 +94,6 @@ def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> Kerne
     if size == 0:
         raise InputError("K0 is zero everywhere, so a relative drift has no meaning; compare with another kernel")
     return KernelDrift(math.sqrt(moved / size), largest)
-
-
-def participation_ratio(K: Matrix, *, memory: float | None = None) -> float:
-    r"""$(\operatorname{tr} K)^2 / \|K\|_F^2 = (\sum\lambda)^2 / \sum\lambda^2$: how many eigenvalues carry K; one pass.
-
-    In [1, n] for a kernel. It needs no eigenvalues and never exceeds `entropy_rank`.
-    """
-    require_symmetric(K, "K")
-    trace, square = 0.0, 0.0
-    for start, (strip,) in _strips([K], memory, names=("K",)):
-        trace += float(strip.diagonal(start).sum())
-        square += float(strip.square().sum())
-    if square == 0 or not math.isfinite(square):
-        raise InputError(
-            "K is zero everywhere, or its entries are too small or too large to square; "
-            "divide it by its largest entry first"
-        )
-    return (trace / math.sqrt(square)) ** 2
-
-
-def entropy_rank(eigenvalues: Tensor) -> float:
-    """The exponential of the entropy of a kernel's normalised eigenvalues, in [1, n] (Roy & Vetterli 2007).
-
-    The effective rank of the matrix K itself. An embedding's `spectral.effective_rank` counts its singular values,
-    the square roots of its Gram matrix's eigenvalues, and so is at least as large. Negative eigenvalues of the size of
-    rounding count as zero.
-    """
-    if eigenvalues.ndim != 1 or len(eigenvalues) == 0 or not torch.isfinite(eigenvalues).all():
-        raise InputError(f"eigenvalues must be a 1-d tensor of finite numbers, got shape {tuple(eigenvalues.shape)}")
-    values = eigenvalues.double()
-    size = float(values.abs().max())
-    if size == 0 or float(values.min()) < -len(values) * 10 * torch.finfo(eigenvalues.dtype).eps * size:
-        raise InputError(
-            f"eigenvalues must be those of a kernel, at least 0 and not all 0, got {float(values.min()):.3g} to "
-            f"{float(values.max()):.3g}; is the matrix a kernel?"
-        )
-    share = values.clamp(min=0) / values.clamp(min=0).sum()
-    return float(torch.exp(torch.special.entr(share).sum()))
 
 
 def condition_number(K: Matrix, *, ridge: float = 0.0, tolerance: float | None = None) -> ConditionNumber:
@@ -147,7 +110,7 @@ def condition_number(K: Matrix, *, ridge: float = 0.0, tolerance: float | None =
     return ConditionNumber(value, ends.largest, ends.smallest, ends.error)
 
 
-def _strips(
+def strips(
     matrices: list[Matrix], memory: float | None, *, names: tuple[str, ...] = ("K1", "K2")
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Row strips of all matrices together, as float64 copies, with the index of their first row."""

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor, in_words
-from kontrast.errors import ConvergenceError, InputError, is_number, require_finite_not_negative, require_whole
-from kontrast.linalg.conjugate_gradients import (
-    NotPositiveError,
-    Preconditioner,
-    conjugate_gradients,
-    product_in_double,
-)
+from kontrast.checks import in_words, is_number, require_finite_not_negative, require_whole
+from kontrast.errors import ConvergenceError, InputError
+from kontrast.linalg.conjugate_gradients import NotPositiveError, Preconditioner, conjugate_gradients, product_in_double
 from kontrast.linalg.eigen import entry_rounding, extreme_eigenvalues
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
 
@@ -241,8 +237,10 @@ def leave_one_out(
     return system.leave_one_out(system.solve(targets).weights, n_points=n_points, generator=generator)
 
 
-def gp_posterior(K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tensor, *, noise: float) -> Posterior:
-    r"""Mean and variance at m test points of a Gaussian process seen through noise of variance `noise`.
+def gp_posterior(
+    K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tensor, *, noise_variance: float
+) -> Posterior:
+    r"""Mean and variance at m test points of a Gaussian process seen through noise of variance `noise_variance`.
 
     With $G = K + \sigma^2 I$: mean $k_*^\top G^{-1} y$, variance $k_{**} - k_*^\top G^{-1} k_*$ (Rasmussen & Williams
     2006, Eqs. 2.25 and 2.26).
@@ -252,9 +250,9 @@ def gp_posterior(K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tens
         K_cross: (m, n), test points in rows, training points in columns.
         k_test: (m,), the kernel of each test point with itself.
         targets: (n,) or (n, c).
-        noise: The variance σ², at least 0.
+        noise_variance: The variance σ², at least 0.
     """
-    L, B, half = _factors(K_train, K_cross, targets, noise)
+    L, B, half = _factors(K_train, K_cross, targets, noise_variance)
     if not isinstance(k_test, Tensor) or k_test.shape != K_cross.shape[:1]:
         raise InputError(
             f"k_test must be ({K_cross.shape[0]},), the diagonal of the test kernel, got {in_words(k_test)}; "
@@ -266,9 +264,9 @@ def gp_posterior(K_train: Tensor, K_cross: Tensor, k_test: Tensor, targets: Tens
     return Posterior(mean.reshape(K_cross.shape[0], *targets.shape[1:]), variance.clamp(min=0))
 
 
-def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise: float) -> Tensor:
+def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise_variance: float) -> Tensor:
     """The posterior covariance (m, m) of the noise-free function at the test points; see `gp_posterior`."""
-    _, _, half = _factors(K_train, K_cross, K_train[:, :1], noise)
+    _, _, half = _factors(K_train, K_cross, K_train[:, :1], noise_variance)
     if K_test.shape != (K_cross.shape[0],) * 2:
         raise InputError(f"K_test must be ({K_cross.shape[0]}, {K_cross.shape[0]}), got {tuple(K_test.shape)}")
     covariance = K_test - half.mT @ half
@@ -276,27 +274,27 @@ def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise: fl
     return covariance
 
 
-def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise: float) -> Tensor:
+def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise_variance: float) -> Tensor:
     r"""$\log p(y) = -\tfrac12 y^\top G^{-1} y - \tfrac12 \log\det G - \tfrac n2 \log 2\pi$, one value per target.
 
-    G = K + noise·I (Rasmussen & Williams 2006, Eq. 2.30). The shape is () for targets (n,) and (c,) for (n, c).
+    G = K + noise_variance·I (Rasmussen & Williams 2006, Eq. 2.30). The shape is () for targets (n,) and (c,) for (n, c).
     """
     A = as_operator(K, name="K")
     B = _checked_targets(A, targets, wider=False)
-    require_finite_not_negative(noise=noise)
-    L = _cholesky(A, noise, name="noise")
+    require_finite_not_negative(noise_variance=noise_variance)
+    L = _cholesky(A, noise_variance, name="noise_variance")
     fit = torch.linalg.solve_triangular(L, B, upper=False).square().sum(0)
     value: Tensor = -0.5 * fit - L.diagonal().log().sum() - 0.5 * A.n * math.log(2 * math.pi)
     return value.reshape(targets.shape[1:])
 
 
-def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """L with L L^T = K + noise·I, the targets as (n, c), and L^-1 K_cross^T."""
+def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise_variance: float) -> tuple[Tensor, Tensor, Tensor]:
+    """L with L L^T = K + noise_variance·I, the targets as (n, c), and L^-1 K_cross^T."""
     A = as_operator(K_train, name="K_train")
     B = _checked_targets(A, targets, wider=False)
-    require_finite_not_negative(noise=noise)
+    require_finite_not_negative(noise_variance=noise_variance)
     _check_cross(A, K_cross, "K_train", wider=False)
-    L = _cholesky(A, noise, name="noise")
+    L = _cholesky(A, noise_variance, name="noise_variance")
     return L, B, torch.linalg.solve_triangular(L, K_cross.mT, upper=False)
 
 

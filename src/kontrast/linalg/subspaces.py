@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 
 
@@ -16,7 +16,7 @@ def subspace_sines(U: Tensor, V: Tensor) -> Tensor:
     not be orthonormal. Computed in float64, returned in the number type of U.
     """
     _require_same_shape(U, V, "U", "V")
-    u, v = _orthonormalised(U, "U"), _orthonormalised(V, "V")
+    u, v = _orthonormalized(U, "U"), _orthonormalized(V, "V")
     # Either span's distance from the other gives the same sines; rounding can carry a right angle's above 1.
     sines: Tensor = torch.linalg.svdvals(v - u @ (u.mT @ v))
     return sines.clamp(max=1.0).to(U.dtype)
@@ -34,7 +34,7 @@ def best_rotation(A: Tensor, B: Tensor) -> Tensor:
     return torch.matmul(P, Qh).to(A.dtype)
 
 
-def _orthonormalised(matrix: Tensor, name: str) -> Tensor:
+def _orthonormalized(matrix: Tensor, name: str) -> Tensor:
     """An orthonormal basis of the columns' span, in float64; refuses columns that depend on each other."""
     n, k = matrix.shape
     columns = _scaled(matrix, name)

@@ -1,5 +1,6 @@
 """Losses on embeddings: paper A's as similarity × link, paper B's, the named ones; and paper C's weights of pairs."""
 
+from kontrast.losses._checks import require_rows
 from kontrast.losses.general import (
     ContrastiveLoss,
     Cosine,
@@ -13,19 +14,6 @@ from kontrast.losses.general import (
     contrastive_trace_loss,
     link_from,
     similarity_from,
-)
-from kontrast.losses.importance import (
-    Gaussian,
-    Given,
-    ImportanceLike,
-    ImportanceRule,
-    InfoNCE,
-    PairWeights,
-    Spectral,
-    Triplet,
-    Uniform,
-    importance_from,
-    require_importance,
 )
 from kontrast.losses.named import (
     BarlowTwinsLoss,
@@ -47,20 +35,15 @@ from kontrast.losses.named import (
     triplet,
     vicreg,
 )
-from kontrast.losses.scaled import scaled
-from kontrast.losses.value import LossValue
+from kontrast.losses.value import LazyTerms, LossValue
 
 __all__ = [
     "BarlowTwinsLoss",
     "ContrastiveLoss",
     "Cosine",
     "Dot",
-    "Gaussian",
-    "Given",
-    "ImportanceLike",
-    "ImportanceRule",
-    "InfoNCE",
     "InfoNCELoss",
+    "LazyTerms",
     "Linear",
     "Link",
     "LogSoftmax",
@@ -68,27 +51,21 @@ __all__ = [
     "MoCoLoss",
     "NTXentLoss",
     "NonContrastiveLoss",
-    "PairWeights",
     "Similarity",
     "Softmax",
-    "Spectral",
     "SpectralContrastiveLoss",
     "SupConLoss",
-    "Triplet",
     "TripletLoss",
-    "Uniform",
     "VICRegLoss",
     "alignment_loss",
     "barlow_twins",
     "contrastive_trace_loss",
-    "importance_from",
     "info_nce",
     "link_from",
     "moco",
     "non_contrastive",
     "nt_xent",
-    "require_importance",
-    "scaled",
+    "require_rows",
     "similarity_from",
     "spectral_contrastive",
     "supcon",

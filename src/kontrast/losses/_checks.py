@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
-
-
-def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse an option that is none of the words `choices`."""
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def require_rows(at_least: int = 1, **embeddings: Tensor) -> None:
@@ -48,7 +41,7 @@ def require_queue(query: Tensor, queue: Tensor) -> None:
         )
 
 
-def require_labelled_views(features: Tensor, labels: Tensor) -> None:
+def require_labeled_views(features: Tensor, labels: Tensor) -> None:
     """Refuse features that are not (n, v, z) with at least two rows in all, or labels that are not (n,)."""
     _require_floating("features", features)
     if features.dim() != 3:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from kontrast._types import Tensor
-from kontrast.errors import require_positive
-from kontrast.losses._checks import require_choice, require_pairs
+from kontrast.checks import require_choice, require_positive
+from kontrast.losses._checks import require_pairs
 from kontrast.losses.value import LazyTerms, LossValue
 
 __all__ = [

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.errors import require_not_negative, require_positive
-from kontrast.losses._checks import (
-    require_choice,
-    require_labelled_views,
-    require_queue,
-    require_rows,
-)
+from kontrast.checks import require_choice, require_not_negative, require_positive
+from kontrast.losses._checks import require_labeled_views, require_queue, require_rows
 from kontrast.losses.general import LogSoftmax
 from kontrast.losses.value import LossValue
 
@@ -248,7 +243,7 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
 
     Terms: `alignment` (mean of −s/τ over positives), `uniformity` (mean log of the denominator).
     """
-    require_labelled_views(features, labels)
+    require_labeled_views(features, labels)
     require_positive(temperature=temperature)
     n, v, z = features.shape
     rows = _unit(features.reshape(n * v, z))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from kontrast._types import Tensor
+from torch import Tensor
 
 __all__ = ["LazyTerms", "LossValue"]
 

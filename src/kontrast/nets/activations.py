@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 
 Pointwise = Callable[[Tensor], Tensor]

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.linalg import spectral_norm
 from kontrast.memory import rows_that_fit

@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from kontrast._types import Tensor
-from kontrast.errors import InputError, features_not_finite, is_number, require_positive
+from kontrast.checks import features_not_finite, is_number, require_positive
+from kontrast.errors import InputError
 from kontrast.nets.activations import Activation, activation_from
 from kontrast.nets.mlp import hidden_activations
 
@@ -163,7 +163,7 @@ class PatchFeatures:
         if not is_number(threshold) or not (math.isfinite(threshold) and threshold >= 0):
             raise InputError(f"threshold must be a number of at least 0, got {threshold!r}")
         require_positive(contrast_floor=contrast_floor)
-        patches = _normalised(_draw_patches(x, side, generator).double(), contrast_floor)
+        patches = _normalized(_draw_patches(x, side, generator).double(), contrast_floor)
         mean, whitening = _zca(patches)
         lively = patches[patches.square().mean(1) > FLAT][:n_filters]
         if len(lively) < n_filters:
@@ -354,14 +354,14 @@ def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     return patches.reshape(PATCHES_DRAWN, -1)
 
 
-def _normalised(patches: Tensor, floor: float) -> Tensor:
-    centred = patches - patches.mean(1, keepdim=True)
-    return centred * (centred.square().mean(1, keepdim=True) + floor**2).rsqrt()
+def _normalized(patches: Tensor, floor: float) -> Tensor:
+    centered = patches - patches.mean(1, keepdim=True)
+    return centered * (centered.square().mean(1, keepdim=True) + floor**2).rsqrt()
 
 
 def _zca(patches: Tensor) -> tuple[Tensor, Tensor]:
     """The mean, and the symmetric matrix that makes the patches' covariance the identity, up to WHITENING_FLOOR."""
     mean = patches.mean(0)
-    centred = patches - mean
-    values, vectors = torch.linalg.eigh(centred.mT @ centred / len(patches))
+    centered = patches - mean
+    values, vectors = torch.linalg.eigh(centered.mT @ centered / len(patches))
     return mean, (vectors * (values.clamp(min=0) + WHITENING_FLOOR).rsqrt()) @ vectors.mT

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.nets.mlp import MLP
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from kontrast._types import Tensor
 from kontrast.errors import InputError
 from kontrast.linalg import qr_retraction
 from kontrast.nets.activations import Activation, activation_from

@@ -18,7 +18,8 @@ from kontrast.report.pattern_figure import write_pattern_figure
 from kontrast.report.svg import to_png, to_svg
 from kontrast.report.template import PAGE
 from kontrast.report.view_examples import write_view_examples
-from kontrast.sweep import Findings, write_atomic
+from kontrast.runs import write_atomic
+from kontrast.study import Findings
 
 if TYPE_CHECKING:
     from kontrast.claims import Record

@@ -30,7 +30,7 @@ PRINT_INK = "#22262b"
 # similarities, the second for PCA of the first and of the present features. Within one the widths run from light to
 # dark in even steps (7 of CIE's L*), so that the order survives any colour blindness and a grey printer; more would
 # lose the light end on a white page or the dark end on a near-black one.
-COLOURS = {"cosine": "#1f78c1", "dot": "#d9641a", "start": "#2f8a4a", "now": "#c2478f"}
+COLORS = {"cosine": "#1f78c1", "dot": "#d9641a", "start": "#2f8a4a", "now": "#c2478f"}
 _RAMPS = {
     name: LinearSegmentedColormap.from_list(name, stops)
     for name, stops in {
@@ -43,10 +43,10 @@ _RAMPS = {
 HUGE = 1e300  # above it, limits and their margins would overflow
 
 
-def width_colours(hue: str, n_widths: int) -> list[str]:
+def width_colors(hue: str, n_widths: int) -> list[str]:
     """One colour a width, narrow to wide; a single width has the hue's own colour."""
     if n_widths == 1:
-        return [COLOURS[hue]]
+        return [COLORS[hue]]
     return [to_hex(_RAMPS[hue](position)) for position in np.linspace(0, 1, n_widths)]
 
 
@@ -143,11 +143,11 @@ def dress_width(ax: Axes, widths: Sequence[int]) -> None:
     ax.set_xscale("log")
     ax.set_xlim(low / margin, high * margin)
     room = math.log(high * margin**2 / low) / 8  # a label's share of the axis
-    labelled: list[int] = []
+    labeled: list[int] = []
     for width in sorted(widths):
-        if not labelled or math.log(width / labelled[-1]) >= room:
-            labelled.append(width)
-    set_ticks(ax.xaxis, labelled, [str(width) for width in labelled])
+        if not labeled or math.log(width / labeled[-1]) >= room:
+            labeled.append(width)
+    set_ticks(ax.xaxis, labeled, [str(width) for width in labeled])
     ax.set_xlabel("width M")
 
 
@@ -161,7 +161,7 @@ def dress_step(ax: Axes, steps: Array) -> None:
     ax.set_xlabel("step")
 
 
-def mark_edge(ax: Axes, x: Array, colour: str, *, marker: str, edge: float) -> None:
+def mark_edge(ax: Axes, x: Array, color: str, *, marker: str, edge: float) -> None:
     """Marks for what lies off the scale: `edge` 1 is the top of the axes, 0 the bottom."""
     if x.size == 0:
         return
@@ -174,7 +174,7 @@ def mark_edge(ax: Axes, x: Array, colour: str, *, marker: str, edge: float) -> N
         marker=marker,
         markersize=4.5,
         markeredgewidth=1.1,
-        color=colour,
+        color=color,
         clip_on=False,
         zorder=5,
     )

@@ -55,7 +55,7 @@ _DASHES = ((5, 2.5), (1.2, 1.8), (7, 2, 1.2, 2), (2.5, 1.5))
 _MOST_MARKS = 24  # on one line; the line goes through all of its points
 
 
-def curve_colours(n_curves: int) -> list[str]:
+def curve_colors(n_curves: int) -> list[str]:
     """One colour a curve, light to dark."""
     return [_ONE] if n_curves == 1 else [to_hex(_RAMP(position)) for position in np.linspace(0, 1, n_curves)]
 
@@ -177,15 +177,15 @@ def _reading_order(curves: Sequence[Curve]) -> list[int]:
 def _handles(curves: Sequence[Curve]) -> list[Line2D]:
     """How each curve is drawn: lines coloured, guides in ink, or in their lines' colours where they are paired."""
     lines, guides = _split(curves)
-    colours = curve_colours(max(1, len(lines)))
+    colors = curve_colors(max(1, len(lines)))
     handles: dict[int, Line2D] = {}
-    for i, colour, mark in zip(lines, colours, itertools.cycle(_MARKS), strict=False):
+    for i, color, mark in zip(lines, colors, itertools.cycle(_MARKS), strict=False):
         mark = mark if curves[i].style == "line" else ""
-        handles[i] = Line2D([], [], color=colour, linewidth=1.5, marker=mark, markersize=5)
+        handles[i] = Line2D([], [], color=color, linewidth=1.5, marker=mark, markersize=5)
     for place, i in enumerate(guides):
         paired = _are_paired(curves)
-        colour, dashes = (colours[place], _DASHES[0]) if paired else (INK, _DASHES[place % len(_DASHES)])
-        handles[i] = Line2D([], [], color=colour, linewidth=1.1, marker="", dashes=dashes)
+        color, dashes = (colors[place], _DASHES[0]) if paired else (INK, _DASHES[place % len(_DASHES)])
+        handles[i] = Line2D([], [], color=color, linewidth=1.1, marker="", dashes=dashes)
     return [handles[i] for i in range(len(curves))]
 
 
@@ -248,12 +248,12 @@ def _legend_rows(entries: Sequence[tuple[Line2D, str]], *, paired: bool) -> list
     """The entries in as many columns as their words leave room for, the last row filled up with blanks."""
     if not entries:
         return []
-    labelled = [(handle, _wrapped(label, 50)) for handle, label in entries]
-    longest = max(len(line) for _, label in labelled for line in label.split("\n"))
-    n_columns = max(1, min(4, len(labelled), 58 // (longest + 6)))
+    labeled = [(handle, _wrapped(label, 50)) for handle, label in entries]
+    longest = max(len(line) for _, label in labeled for line in label.split("\n"))
+    n_columns = max(1, min(4, len(labeled), 58 // (longest + 6)))
     n_columns = 2 if paired and n_columns == 3 else n_columns
-    labelled += [(blank(), "")] * (-len(labelled) % n_columns)
-    return [labelled[start : start + n_columns] for start in range(0, len(labelled), n_columns)]
+    labeled += [(blank(), "")] * (-len(labeled) % n_columns)
+    return [labeled[start : start + n_columns] for start in range(0, len(labeled), n_columns)]
 
 
 def _wrapped(text: str, width: int) -> str:

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from kontrast.report.svg import printable
-from kontrast.sweep import Findings, StudySpec, Thresholds
+from kontrast.study import Findings, StudySpec, Thresholds
 
 # Every field that has an option. The rest of the spec (probes, digest, format) follows from these, the data and the
 # version.
@@ -16,7 +16,7 @@ OPTIONS = {
     "split": "--split",
     "image_shape": "--image-shape",
     "n_samples": "--samples",
-    "view": "--view",
+    "views": "--view",
     "n_positives": "--positives",
     "negatives": "--negatives",
     "similarities": "--similarity",
@@ -33,7 +33,7 @@ OPTIONS = {
     "learning_rates": "--learning-rate",
     "pca_learning_rate": "--pca-learning-rate",
     "n_probe_samples": "--probe-samples",
-    "labels": "--labels",
+    "label_curves": "--labels",
     "device": "--device",
     "dtype": "--dtype",
 }
@@ -71,7 +71,7 @@ def command(findings: Findings) -> Command:
 
 
 def _probes_are_automatic(spec: StudySpec, default: StudySpec) -> bool:
-    return spec.n_probes == min(default.n_probes, spec.n_samples)
+    return spec.n_ntk_points == min(default.n_ntk_points, spec.n_samples)
 
 
 def _words(value: Any) -> list[str]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from kontrast.linalg import LogLaw, PowerLaw
 from kontrast.report.axes import (
-    COLOURS,
+    COLORS,
     HUGE,
     Array,
     blank,
@@ -34,9 +34,9 @@ from kontrast.report.axes import (
     number,
     say,
     set_ticks,
-    width_colours,
+    width_colors,
 )
-from kontrast.sweep import OF_THE_INPUT, PCAFindings, ProbeFindings, SimilarityFindings
+from kontrast.study import OF_THE_INPUT, PCAFindings, ProbeFindings, SimilarityFindings
 
 PANEL = (4.6, 3.9)  # inches
 OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
@@ -67,7 +67,7 @@ class Runs:
     """Runs that share a colour: their findings, and their arrays over (width, seed, step)."""
 
     name: str
-    hue: str  # of `axes.COLOURS`
+    hue: str  # of `axes.COLORS`
     widths: tuple[int, ...]
     step: int | None  # of the tables
     means: Mapping[str, tuple[float, ...]]
@@ -106,9 +106,9 @@ class Runs:
         )
 
     @property
-    def colours(self) -> list[str]:
+    def colors(self) -> list[str]:
         """One colour a width."""
-        return width_colours(self.hue, len(self.widths))
+        return width_colors(self.hue, len(self.widths))
 
     @functools.cached_property
     def steps(self) -> Array:
@@ -189,19 +189,19 @@ def against_width(
 
 def _seeds_and_law(ax: Axes, run: Runs, measure: str, values: Array, aside: float) -> None:
     widths = np.asarray(run.widths, dtype=float)
-    colour = COLOURS[run.hue]
+    color = COLORS[run.hue]
     at = np.broadcast_to(widths[:, None], values.shape) * aside
-    _seed_dots(ax, at[values > 0], values[values > 0], colour)
-    mark_edge(ax, np.unique(at[values == 0]), colour, marker="v", edge=0)
+    _seed_dots(ax, at[values > 0], values[values > 0], color)
+    mark_edge(ax, np.unique(at[values == 0]), color, marker="v", edge=0)
     means = np.asarray(run.means.get(measure, ()), dtype=float)
     if means.size:
-        ax.plot(widths, np.where(means > 0, means, np.nan), "-o", linewidth=1.5, markersize=5.5, color=colour)
+        ax.plot(widths, np.where(means > 0, means, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
     law = run.exponents.get(measure)
     if law is not None:
         x = np.geomspace(*ax.get_xlim(), 2)
         with np.errstate(over="ignore", invalid="ignore"):  # a law through two points may have any exponent
             y = law.prefactor * x**law.exponent
-        ax.plot(x, np.where(np.isfinite(y), y, np.nan), ":", linewidth=1.6, color=colour)
+        ax.plot(x, np.where(np.isfinite(y), y, np.nan), ":", linewidth=1.6, color=color)
 
 
 def _asides(runs: Sequence[Runs]) -> list[float]:
@@ -209,15 +209,15 @@ def _asides(runs: Sequence[Runs]) -> list[float]:
     return [1.0] if len(runs) == 1 else [float(factor) for factor in np.geomspace(0.95, 1.05, len(runs))]
 
 
-def _seed_dots(ax: Axes, x: Array, y: Array, colour: str) -> None:
-    ax.plot(x, y, linestyle="none", marker="o", markersize=3.2, markeredgewidth=0, color=colour, alpha=0.5)
+def _seed_dots(ax: Axes, x: Array, y: Array, color: str) -> None:
+    ax.plot(x, y, linestyle="none", marker="o", markersize=3.2, markeredgewidth=0, color=color, alpha=0.5)
 
 
 def _law_entry(run: Runs, measure: str) -> tuple[Line2D, str]:
     law = run.exponents.get(measure)
     fit = f"∝ M^{law}" if law is not None else "no fit"
     words = f", step {run.step}: {fit}" if run.step is not None else " overflows too early to compare"
-    return _line(COLOURS[run.hue], marker="o"), f"{run.name}{words}"
+    return _line(COLORS[run.hue], marker="o"), f"{run.name}{words}"
 
 
 def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponent: float) -> bool:
@@ -260,11 +260,11 @@ def against_step(
         ax.set_ylim(span[0] - margin, span[1] + margin)
         set_ticks(ax.yaxis, span_ticks(*span))
     for run in runs:
-        for colour, seeds, stopped in zip(run.colours, run.values(measure), run.stopped, strict=True):
+        for color, seeds, stopped in zip(run.colors, run.values(measure), run.stopped, strict=True):
             if span is None:
-                mark_edge(ax, run.steps[(seeds == 0).any(0)], colour, marker="v", edge=0)
-            _lines(ax, run.steps, seeds, colour)
-            _crosses(ax, run.steps, seeds, stopped, colour, edge=1 if unbounded else None)
+                mark_edge(ax, run.steps[(seeds == 0).any(0)], color, marker="v", edge=0)
+            _lines(ax, run.steps, seeds, color)
+            _crosses(ax, run.steps, seeds, stopped, color, edge=1 if unbounded else None)
     words = _words(runs)
     if span is None and (every == 0).any():
         words.append("▼: zero")
@@ -290,10 +290,10 @@ def loss_against_step(figure: FigureBase, run: Runs) -> None:
     dress_step(ax, run.steps)
     loss, kernel_loss = run.values("loss"), run.values("kernel_loss")
     _dress_loss(ax, run)
-    for i, colour in enumerate(run.colours):
-        _lines(ax, run.steps, loss[i], colour)
-        _lines(ax, run.steps, kernel_loss[i], colour, thin=False, dashed=True)
-        _crosses(ax, run.steps, loss[i], run.stopped[i], colour, edge=0)
+    for i, color in enumerate(run.colors):
+        _lines(ax, run.steps, loss[i], color)
+        _lines(ax, run.steps, kernel_loss[i], color, thin=False, dashed=True)
+        _crosses(ax, run.steps, loss[i], run.stopped[i], color, edge=0)
     if not np.isfinite(loss).any():
         say(ax, "no finite value was recorded")
     words = [*_words([run]), "dashed: fixed kernel, mean"]
@@ -334,31 +334,31 @@ def divergence_against_width(figure: FigureBase, runs: Sequence[Runs]) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
     words = _width_words(runs, fitted=any(run.divergence_law for run in shown))
     for run, aside in zip(shown, _asides(shown), strict=True):
-        colour = COLOURS[run.hue]
-        _seed_dots(ax, np.broadcast_to(widths[:, None] * aside, run.stopped.shape).ravel(), run.stopped.ravel(), colour)
+        color = COLORS[run.hue]
+        _seed_dots(ax, np.broadcast_to(widths[:, None] * aside, run.stopped.shape).ravel(), run.stopped.ravel(), color)
         whole = np.isfinite(run.stopped).all(axis=1)
-        ax.plot(widths, np.where(whole, run.diverged_at, np.nan), "-o", linewidth=1.5, markersize=5.5, color=colour)
+        ax.plot(widths, np.where(whole, run.diverged_at, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
         if not whole.all():
-            mark_edge(ax, widths[~whole], colour, marker="^", edge=1)
+            mark_edge(ax, widths[~whole], color, marker="^", edge=1)
             words.append("▲: some seeds did not diverge")
         law = run.divergence_law
         label = f"{run.name}: {int(np.isfinite(run.stopped).sum())} of {run.stopped.size} runs"
         if law is not None:
             x = np.geomspace(*ax.get_xlim(), 32)
-            ax.plot(x, [law(value) for value in x], ":", linewidth=1.6, color=colour)
+            ax.plot(x, [law(value) for value in x], ":", linewidth=1.6, color=color)
             interval = "" if math.isinf(law.low) else f" [{law.low:+.1f}, {law.high:+.1f}]"
             label = f"{run.name}: {law.slope:+.1f}{interval} steps · ln M"
-        entries.append([(_line(colour, marker="o"), label)])
+        entries.append([(_line(color, marker="o"), label)])
     legend(figure, entries, wrapped(list(dict.fromkeys(words))))
 
 
 # How an embedding's accuracies are drawn: colour (None is the ink), dashes and marker.
 _PROBES: dict[str, tuple[str | None, Any, str]] = {
-    "pca": (COLOURS["start"], "-", "o"),
-    "iterative": (COLOURS["start"], (0, (3, 1.8)), "s"),
-    "trained": (COLOURS["now"], "-", "o"),
-    "cosine": (COLOURS["cosine"], "-", "o"),
-    "dot": (COLOURS["dot"], "-", "o"),
+    "pca": (COLORS["start"], "-", "o"),
+    "iterative": (COLORS["start"], (0, (3, 1.8)), "s"),
+    "trained": (COLORS["now"], "-", "o"),
+    "cosine": (COLORS["cosine"], "-", "o"),
+    "dot": (COLORS["dot"], "-", "o"),
     "random": (None, "-", "D"),
     "pixels": (None, (0, (8, 2)), ""),
     "pixel-pca": (None, (0, (4, 2)), ""),
@@ -379,14 +379,14 @@ def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.
     widths = np.asarray(found.widths, dtype=float)
     entries = []
     for name in found.embeddings:
-        colour, dashes, marker = _PROBES[name]
-        colour = colour or _ink(ax)
+        color, dashes, marker = _PROBES[name]
+        color = color or _ink(ax)
         means, seeds = np.asarray(found.means[name]), values.sel(embedding=name).values  # (width,), (width, seed)
         if name in OF_THE_INPUT:
-            line = ax.axhline(means[0], color=colour, linewidth=1.2, alpha=0.75)
+            line = ax.axhline(means[0], color=color, linewidth=1.2, alpha=0.75)
         else:
-            _seed_dots(ax, np.repeat(widths, seeds.shape[1]), seeds.ravel(), colour)
-            [line] = ax.plot(widths, means, color=colour, linewidth=1.5, marker=marker, markersize=4.5)
+            _seed_dots(ax, np.repeat(widths, seeds.shape[1]), seeds.ravel(), color)
+            [line] = ax.plot(widths, means, color=color, linewidth=1.5, marker=marker, markersize=4.5)
         line.set_linestyle(dashes)
         if name == "iterative":  # PCA after five small steps: where it lies on PCA's line, both are seen
             line.set(markerfacecolor="none", markersize=8)
@@ -396,14 +396,14 @@ def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.
     legend(figure, [entries[first : first + 3] for first in range(0, len(entries), 3)], wrapped(words))
 
 
-def _lines(ax: Axes, steps: Array, seeds: Array, colour: str, *, thin: bool = True, dashed: bool = False) -> None:
+def _lines(ax: Axes, steps: Array, seeds: Array, color: str, *, thin: bool = True, dashed: bool = False) -> None:
     """Each seed thin, and the mean thick where every seed is finite; a lone point is a dot."""
     if thin and len(seeds) > 1:
         for seed in _drawable(ax, seeds):
-            ax.plot(steps, seed, linewidth=0.7, alpha=0.3, marker=_dot(seed), markersize=2.5, color=colour)
+            ax.plot(steps, seed, linewidth=0.7, alpha=0.3, marker=_dot(seed), markersize=2.5, color=color)
     mean = _drawable(ax, seeds.mean(axis=0))  # NaN wherever a seed is; a zero counts
     width, dashes = (1.2, (0, (3, 1.8))) if dashed else (1.6, "-")
-    ax.plot(steps, mean, linewidth=width, linestyle=dashes, marker=_dot(mean), markersize=3.5, color=colour, zorder=3)
+    ax.plot(steps, mean, linewidth=width, linestyle=dashes, marker=_dot(mean), markersize=3.5, color=color, zorder=3)
 
 
 def _drawable(ax: Axes, values: Array) -> Array:
@@ -411,7 +411,7 @@ def _drawable(ax: Axes, values: Array) -> Array:
     return np.where(values > 0, values, np.nan) if ax.get_yscale() == "log" else values
 
 
-def _crosses(ax: Axes, steps: Array, seeds: Array, stopped: Array, colour: str, *, edge: int | None) -> None:
+def _crosses(ax: Axes, steps: Array, seeds: Array, stopped: Array, color: str, *, edge: int | None) -> None:
     """A cross for every run that diverged: at the edge it left through, joined to its last value, or at that value."""
     for seed, at in zip(_drawable(ax, seeds), stopped, strict=True):
         if not math.isfinite(at):
@@ -419,18 +419,18 @@ def _crosses(ax: Axes, steps: Array, seeds: Array, stopped: Array, colour: str, 
         finite = np.flatnonzero(np.isfinite(seed))
         if edge is None:
             if finite.size:
-                ax.plot(steps[finite[-1]], seed[finite[-1]], "x", markersize=4.5, markeredgewidth=1.1, color=colour)
+                ax.plot(steps[finite[-1]], seed[finite[-1]], "x", markersize=4.5, markeredgewidth=1.1, color=color)
             continue
-        mark_edge(ax, np.asarray([at]), colour, marker="x", edge=edge)
+        mark_edge(ax, np.asarray([at]), color, marker="x", edge=edge)
         if finite.size:
             end = ax.get_ylim()[edge]
-            ax.plot([steps[finite[-1]], at], [seed[finite[-1]], end], linewidth=0.7, alpha=0.3, color=colour)
+            ax.plot([steps[finite[-1]], at], [seed[finite[-1]], end], linewidth=0.7, alpha=0.3, color=color)
 
 
 def _width_entries(run: Runs) -> list[tuple[Line2D, str]]:
-    widths, colours = run.widths, run.colours
+    widths, colors = run.widths, run.colors
     chosen = sorted({round(i) for i in np.linspace(0, len(widths) - 1, min(len(widths), MOST_LABELS))})
-    return [(blank(), run.name), *((_line(colours[i]), str(widths[i])) for i in chosen)]
+    return [(blank(), run.name), *((_line(colors[i]), str(widths[i])) for i in chosen)]
 
 
 def _width_words(runs: Sequence[Runs], *, fitted: bool) -> list[str]:
@@ -464,8 +464,8 @@ def _ink(ax: Axes) -> str:
     return str(ax.xaxis.label.get_color())
 
 
-def _line(colour: str, marker: str = "") -> Line2D:
-    return Line2D([], [], color=colour, linewidth=2.2 if not marker else 1.5, marker=marker, markersize=5.5)
+def _line(color: str, marker: str = "") -> Line2D:
+    return Line2D([], [], color=color, linewidth=2.2 if not marker else 1.5, marker=marker, markersize=5.5)
 
 
 def _dot(values: Array) -> str:

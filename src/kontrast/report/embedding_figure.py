@@ -17,9 +17,9 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from kontrast.errors import InputError, StoreError
-from kontrast.report.axes import HUGE, PRINT_INK, Array, blank, legend, style, width_colours
+from kontrast.report.axes import HUGE, PRINT_INK, Array, blank, legend, style, width_colors
 from kontrast.report.svg import to_png
-from kontrast.sweep import write_atomic
+from kontrast.runs import write_atomic
 
 PANEL = (4.9, 4.6)  # inches
 MOST_POINTS = 5000
@@ -67,8 +67,8 @@ def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int],
         if labels is None:
             dense = _density(across, up)
             by_density = np.argsort(dense, kind="stable")  # the densest on top
-            colours: Any = ListedColormap(width_colours("cosine", 64))(dense[by_density])
-            _scatter(ax, across[by_density], up[by_density], colours)
+            colors: Any = ListedColormap(width_colors("cosine", 64))(dense[by_density])
+            _scatter(ax, across[by_density], up[by_density], colors)
         else:
             _scatter(ax, across, up, [palette[place] for place in np.searchsorted(classes, labels)])
         ax.set_xlabel(f"dimension {first + 1}")
@@ -79,13 +79,13 @@ def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int],
             ax.yaxis.set_major_locator(MaxNLocator(1))
             ax.tick_params(axis="y", left=False, labelleft=False)
     shown = f"{len(points):,} of {n_samples:,} samples" if len(points) < n_samples else f"{n_samples:,} samples"
-    legend(figure, _entries(classes, palette), f"{shown}, {_colours_mean(len(classes))}")
+    legend(figure, _entries(classes, palette), f"{shown}, {_colors_mean(len(classes))}")
     return figure
 
 
-def _scatter(ax: Axes, x: Array, y: Array, colours: Any) -> None:
+def _scatter(ax: Axes, x: Array, y: Array, colors: Any) -> None:
     size = float(np.clip(24000 / max(len(x), 1), 5, 26))
-    ax.scatter(x, y, s=size, c=colours, linewidths=0, alpha=0.75)
+    ax.scatter(x, y, s=size, c=colors, linewidths=0, alpha=0.75)
 
 
 def _density(x: Array, y: Array) -> Array:
@@ -112,15 +112,15 @@ def _entries(classes: list[int], palette: list[str]) -> list[list[tuple[Line2D, 
     if not classes or len(classes) > MOST_IN_LEGEND:
         return [[(blank(), "")]]
     made = [
-        (Line2D([], [], linestyle="none", marker="o", markersize=5.5, color=colour), str(label))
-        for label, colour in zip(classes, palette, strict=True)
+        (Line2D([], [], linestyle="none", marker="o", markersize=5.5, color=color), str(label))
+        for label, color in zip(classes, palette, strict=True)
     ]
     made += [(blank(), "")] * (-len(made) % min(IN_A_ROW, len(made)))
     n = min(IN_A_ROW, len(made))
     return [made[first : first + n] for first in range(0, len(made), n)]
 
 
-def _colours_mean(n_classes: int) -> str:
+def _colors_mean(n_classes: int) -> str:
     if n_classes == 0:
         return "darker where they lie denser"
     return "coloured by label" if n_classes <= MOST_IN_LEGEND else f"coloured by the order of their {n_classes} labels"

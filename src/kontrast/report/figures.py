@@ -22,7 +22,7 @@ from kontrast.report.drawing import (
     probes_against_width,
 )
 from kontrast.report.label_curves import labels_plate
-from kontrast.sweep import Findings, PCAFindings, ProbeFindings
+from kontrast.study import Findings, PCAFindings, ProbeFindings
 
 
 def plates(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:

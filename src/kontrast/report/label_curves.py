@@ -9,17 +9,17 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
-from kontrast.report.axes import COLOURS, blank, dress_log_y, legend, number, say, set_ticks
+from kontrast.report.axes import COLORS, blank, dress_log_y, legend, number, say, set_ticks
 from kontrast.report.drawing import Panel, Plate, span_ticks, wrapped
-from kontrast.sweep import LabelFindings
+from kontrast.study import LabelFindings
 
 # A representation's colour (None is the ink) and marker.
 MARKS: dict[str, tuple[str | None, str]] = {
-    "pca": (COLOURS["start"], "o"),
+    "pca": (COLORS["start"], "o"),
     "iterative": ("#8aa81c", "s"),
-    "trained": (COLOURS["now"], "o"),
-    "cosine": (COLOURS["cosine"], "o"),
-    "dot": (COLOURS["dot"], "o"),
+    "trained": (COLORS["now"], "o"),
+    "cosine": (COLORS["cosine"], "o"),
+    "dot": (COLORS["dot"], "o"),
     "random": ("#97703a", "D"),
     "pixels": (None, "^"),
     "pixel-pca": ("#1a9a9a", "v"),
@@ -95,13 +95,13 @@ def _curves(
     n = np.asarray(found.n_labels, dtype=float)
     entries = []
     for name in found.representations:
-        colour, marker = MARKS[name]
-        colour = colour or str(ax.xaxis.label.get_color())
+        color, marker = MARKS[name]
+        color = color or str(ax.xaxis.label.get_color())
         rows = seeds.sel(representation=name).transpose("n_labels", "seed").values
         if found.n_seeds > 1:
-            ax.vlines(n, rows.min(axis=1), rows.max(axis=1), color=colour, linewidth=1, alpha=0.45)
-        ax.plot(n, predicted[name], color=colour, linewidth=1.4)
-        [marks] = ax.plot(n, measured[name], color=colour, linestyle="none", marker=marker, markersize=5)
+            ax.vlines(n, rows.min(axis=1), rows.max(axis=1), color=color, linewidth=1, alpha=0.45)
+        ax.plot(n, predicted[name], color=color, linewidth=1.4)
+        [marks] = ax.plot(n, measured[name], color=color, linestyle="none", marker=marker, markersize=5)
         if name == "iterative":  # PCA after five small steps: where it lies on PCA's marks, both are seen
             marks.set(markerfacecolor="none", markersize=8)
         entries.append((marks, name if np.isfinite(measured[name]).any() else f"{name} (diverged)"))

@@ -13,11 +13,10 @@ from markupsafe import Markup
 from kontrast.report.command import OPTIONS, THRESHOLD_OPTIONS, command
 from kontrast.report.drawing import Plate
 from kontrast.report.template import template
-from kontrast.sweep import (
+from kontrast.study import (
     CLOSED_FORM,
     EMBEDDINGS,
     FLAT,
-    LABEL_SHARE,
     MEASURES,
     REPRESENTATIONS,
     RUNAWAY,
@@ -29,6 +28,7 @@ from kontrast.sweep import (
     SimilarityFindings,
     Verdict,
 )
+from kontrast.study import SHARE as LABEL_SHARE
 
 # Verdict → the rule it follows from, in the order `sweep.findings` asks; the page marks the one that decided.
 RULES = {

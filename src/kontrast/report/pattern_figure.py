@@ -23,10 +23,11 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kontrast.checks import require_whole
 from kontrast.data import ImageShape
-from kontrast.errors import InputError, StoreError, require_whole
+from kontrast.errors import InputError, StoreError
 from kontrast.report.axes import (
-    COLOURS,
+    COLORS,
     PRINT_INK,
     Array,
     blank,
@@ -40,7 +41,7 @@ from kontrast.report.axes import (
     style,
 )
 from kontrast.report.svg import printable, to_png
-from kontrast.sweep import write_atomic
+from kontrast.runs import write_atomic
 
 WIDTH = 8.4  # inches
 CELL = 1.6  # inches, the largest width of a pattern that is an image
@@ -48,7 +49,7 @@ STRIP = 0.85  # inches, the height of a pattern that is no image
 MOST_IN_ROW, MOST_STRIPS_IN_ROW = 8, 4
 FEW_VALUES = 32  # patterns of so few values are bars
 MOST_CURVES, MOST_STEPS = 400, 400  # drawn of each
-GREY = "#8a8f96"
+GRAY = "#8a8f96"
 
 
 class Patterns(Protocol):
@@ -86,17 +87,17 @@ class Patterns(Protocol):
 class _Kind(Enum):
     """How sure it is that a pattern attracts: its mark, its colour and its words."""
 
-    CERTIFIED = ("●", COLOURS["start"], "certified (Theorem 1)")
+    CERTIFIED = ("●", COLORS["start"], "certified (Theorem 1)")
     STABLE = ("◐", "#8cc152", "stable, not certified")
-    UNSTABLE = ("×", COLOURS["now"], "not stable")
+    UNSTABLE = ("×", COLORS["now"], "not stable")
 
 
 _ENDINGS = {
-    "CONVERGED": COLOURS["cosine"],
+    "CONVERGED": COLORS["cosine"],
     "SETTLED": PRINT_INK,
-    "CHATTERING": COLOURS["dot"],
+    "CHATTERING": COLORS["dot"],
     "STEP_LIMIT": "#6a35a8",
-    "SILENT": GREY,
+    "SILENT": GRAY,
     "DIVERGED": "#8f2750",
 }
 
@@ -251,12 +252,12 @@ def _draw_patterns(figure: SubFigure, drawn: _Drawn, images: Array | None, rows:
     far = 1.08 * float(np.abs(drawn.weights).max(initial=0.0)) or 1.0
     for place, ax in enumerate(grid[: len(drawn.basins)]):
         if images is None:
-            _draw_strip(ax, drawn.weights[place], far, labelled=place % columns == 0)
+            _draw_strip(ax, drawn.weights[place], far, labeled=place % columns == 0)
         else:
             _draw_image(ax, images[place])
-        mark, colour, _ = drawn.kinds[place].value
+        mark, color, _ = drawn.kinds[place].value
         ax.set_title(f"{place + 1}", fontsize=8.5, pad=3, fontweight="normal")
-        ax.set_title(mark, fontsize=10, pad=3, loc="right", color=colour)
+        ax.set_title(mark, fontsize=10, pad=3, loc="right", color=color)
         words = f"{_percent(drawn.basins[place])}", f"λ {number(float(f'{drawn.eigenvalues[place]:.3g}'))}"
         ax.set_xlabel((",  " if images is None else "\n").join(words), fontsize=8.5, labelpad=3)
 
@@ -270,18 +271,18 @@ def _draw_image(ax: Axes, image: Array) -> None:
         set_ticks(axis, [])
 
 
-def _draw_strip(ax: Axes, weights: Array, far: float, *, labelled: bool) -> None:
+def _draw_strip(ax: Axes, weights: Array, far: float, *, labeled: bool) -> None:
     positions = np.arange(1, len(weights) + 1)
     if len(weights) <= FEW_VALUES:
-        ax.bar(positions, weights, width=0.8, color=[COLOURS["dot" if w > 0 else "cosine"] for w in weights])
+        ax.bar(positions, weights, width=0.8, color=[COLORS["dot" if w > 0 else "cosine"] for w in weights])
     else:
-        ax.plot(positions, weights, linewidth=1.0, color=COLOURS["cosine"])
+        ax.plot(positions, weights, linewidth=1.0, color=COLORS["cosine"])
     ax.axhline(0, color=PRINT_INK, linewidth=0.6, alpha=0.6)
     ax.set_ylim(-far, far)
     ax.set_xlim(0.4, len(weights) + 0.6)
     set_ticks(ax.xaxis, [])
     ax.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
-    ax.tick_params(axis="y", labelsize=8, labelleft=labelled)
+    ax.tick_params(axis="y", labelsize=8, labelleft=labeled)
 
 
 def _draw_convergence(figure: SubFigure, drawn: _Drawn) -> None:
@@ -308,7 +309,7 @@ def _draw_convergence(figure: SubFigure, drawn: _Drawn) -> None:
     _legend(figure, entries, shown)
 
 
-def _draw_runs(ax: Axes, values: Array, picked: NDArray[np.int64], colour: str, layer: int) -> None:
+def _draw_runs(ax: Axes, values: Array, picked: NDArray[np.int64], color: str, layer: int) -> None:
     """One thin line a start with a dot at its end; a start that came to rest exactly, at 0, ends at the lower edge."""
     lines, ends, zeros = [], [], []
     for column in values.T:
@@ -319,10 +320,10 @@ def _draw_runs(ax: Axes, values: Array, picked: NDArray[np.int64], colour: str, 
             lines.append(np.column_stack([kept, column[kept - 1]]))
             ends.append(lines[-1][-1])
     alpha = float(np.clip(12 / max(len(lines), 1), 0.12, 0.8))
-    ax.add_collection(LineCollection(lines, colors=colour, linewidths=0.8, alpha=alpha, zorder=2 + 0.01 * layer))
+    ax.add_collection(LineCollection(lines, colors=color, linewidths=0.8, alpha=alpha, zorder=2 + 0.01 * layer))
     if ends:
-        ax.plot(*np.transpose(ends), linestyle="none", marker="o", markersize=2.6, color=colour, zorder=3)
-    mark_edge(ax, np.asarray(zeros), colour, marker="v", edge=0)
+        ax.plot(*np.transpose(ends), linestyle="none", marker="o", markersize=2.6, color=color, zorder=3)
+    mark_edge(ax, np.asarray(zeros), color, marker="v", edge=0)
 
 
 def _draw_basins(figure: SubFigure, drawn: _Drawn) -> None:
@@ -335,7 +336,7 @@ def _draw_basins(figure: SubFigure, drawn: _Drawn) -> None:
     ax.bar(range(1, n + 1), 100 * drawn.basins, width=0.75, color=[kind.value[1] for kind in drawn.kinds])
     room = max(1.0, 0.16 * n)  # between the patterns and what is none of them
     places = [n + 0.5 + room * (k + 0.75) for k in range(len(others))]
-    ax.bar(places, [100 * share for share in others.values()], width=0.6 * room, color=GREY)
+    ax.bar(places, [100 * share for share in others.values()], width=0.6 * room, color=GRAY)
     ticks = list(range(1, n + 1, max(1, math.ceil(n / 12))))
     set_ticks(ax.xaxis, [*ticks, *places], [*map(str, ticks), *others])
     right = max([n + 0.5, *(place + room / 2 for place in places)])

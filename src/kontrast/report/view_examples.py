@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kontrast.data import View, fresh_view
 from kontrast.errors import InputError, StoreError
-from kontrast.report.axes import COLOURS, HUGE, PRINT_INK, Array, legend, say, set_ticks, style
+from kontrast.report.axes import COLORS, HUGE, PRINT_INK, Array, legend, say, set_ticks, style
 from kontrast.report.svg import printable, to_png
-from kontrast.sweep import write_atomic
+from kontrast.runs import write_atomic
 
 CELL = 0.8  # inches, the longer side of an image
 ROW = (7.2, 1.15)  # inches, a sample that is a row
@@ -27,7 +27,7 @@ FEW_VALUES = 24  # rows of so few values show them as dots
 
 
 def write_view_examples(
-    path: Path, x: Tensor | Array, view: View, *, n_samples: int = 6, n_views: int = 7, seed: int = 0
+    path: Path, x: Tensor | Array, views: View, *, n_samples: int = 6, n_views: int = 7, seed: int = 0
 ) -> Path:
     """Write a PNG of the first samples of `x` and of fresh views of each; return its path.
 
@@ -39,7 +39,7 @@ def write_view_examples(
     Args:
         path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
         x: samples, (n, c, h, w) or (n, d), floating.
-        view: the view to look at; its text is the title.
+        views: the view to look at; its text is the title.
         n_samples: samples to show, or all where there are fewer.
         n_views: views of each.
         seed: of the views; the same arguments give the same bytes.
@@ -48,11 +48,11 @@ def write_view_examples(
     _require(path, x, n_samples=n_samples, n_views=n_views)
     samples = x[:n_samples].detach()
     generator = torch.Generator().manual_seed(seed)
-    seen = [samples, *(fresh_view(view, samples, generator) for _ in range(n_views))]
+    seen = [samples, *(fresh_view(views, samples, generator) for _ in range(n_views))]
     step = math.ceil(max(x.shape[2:]) / LARGEST_SIDE) if x.dim() == 4 else 1
     drawn = np.stack([_array(made[..., ::step, ::step] if x.dim() == 4 else made) for made in seen], axis=1)
     with style(PRINT_INK, salt="views"):
-        content = to_png(_grid(drawn, str(view)) if x.dim() == 4 else _lines(drawn, str(view)))
+        content = to_png(_grid(drawn, str(views)) if x.dim() == 4 else _lines(drawn, str(views)))
     try:
         write_atomic(path, content)
     except OSError as error:
@@ -90,8 +90,8 @@ def _grid(drawn: Array, title: str) -> Figure:
 
 def _shades(drawn: Array) -> Array:
     """Images as red, green and blue in [0, 1]; what is not finite is black."""
-    colours = drawn if drawn.shape[2] == 3 else np.repeat(drawn[:, :, :1], 3, axis=2)
-    samples = colours[:, 0].reshape(len(colours), -1)
+    colors = drawn if drawn.shape[2] == 3 else np.repeat(drawn[:, :, :1], 3, axis=2)
+    samples = colors[:, 0].reshape(len(colors), -1)
     finite = np.isfinite(samples)
     low = np.where(finite, samples, np.inf).min(axis=1)
     high = np.where(finite, samples, -np.inf).max(axis=1)
@@ -99,8 +99,8 @@ def _shades(drawn: Array) -> Array:
     if not usual:
         low, span = np.where(low < high, low, 0.0), np.where(low < high, high - low, 1.0)
         with np.errstate(over="ignore"):  # a view far beyond its sample is white or black
-            colours = (colours - low[:, None, None, None, None]) / span[:, None, None, None, None]
-    return np.clip(np.where(np.isnan(colours), 0.0, colours), 0.0, 1.0)
+            colors = (colors - low[:, None, None, None, None]) / span[:, None, None, None, None]
+    return np.clip(np.where(np.isnan(colors), 0.0, colors), 0.0, 1.0)
 
 
 def _lines(drawn: Array, title: str) -> Figure:
@@ -114,8 +114,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     positions = np.arange(1, d + 1)
     for ax, (sample, *views) in zip(strips, drawn, strict=True):
         for line in views:
-            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=COLOURS["dot"])
-        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=COLOURS["cosine"])
+            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=COLORS["dot"])
+        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
         ax.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
         if not (np.isfinite(sample).any() or np.isfinite(views).any()):
             say(ax, "nothing finite to draw")
@@ -123,8 +123,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     set_ticks(strips[-1].xaxis, sorted({1.0, *(float(t) for t in ticks if 1 <= t <= d)}))
     strips[-1].set_xlabel("position of the value in the row")
     strips[0].set_title(heading)
-    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=COLOURS["cosine"])
-    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=COLOURS["dot"])
+    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
+    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=COLORS["dot"])
     legend(figure, [[(thick, "sample"), (thin, "views")]], "")
     return figure
 

@@ -9,29 +9,21 @@ from pathlib import Path
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.a.runs import RATE, dot_rate, ntk_change, probes_of, train
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import step_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep, width_law
-from kontrast.data import Pairs
-from kontrast.dynamics import (
-    Problem,
-    Status,
-    contrastive_problem,
-    dot_product_descent,
-    dot_product_flow,
-    fixed_kernel_descent,
-    fixed_kernel_flow,
-)
+from kontrast.data import Pairs, pair_matrix
+from kontrast.dynamics import Problem, Status, contrastive_problem, fixed_kernel_descent, fixed_kernel_flow
 from kontrast.kernels import empirical_ntk, infinite_ntk
+from kontrast.lazy import dot_product_descent, dot_product_flow
 from kontrast.linalg import fit_power_law
 from kontrast.losses import info_nce, nt_xent, supcon
 from kontrast.nets import MLP
-from kontrast.spectral import pair_matrix
-from kontrast.sweep import padded
+from kontrast.runs import padded
 
 
 @claim(
@@ -212,7 +204,7 @@ def variants(setting: Setting) -> Evidence:
         losses = [loss for loss in LOSSES if loss != "supcon" or setting.dataset(source).y is not None]
 
         def measure(width: int, seed: int, losses: list[str] = losses, source: str = source) -> dict[str, object]:
-            pairs, labels = setting.labelled_pairs(n_samples, seed=seed, data=source)
+            pairs, labels = setting.labeled_pairs(n_samples, seed=seed, data=source)
             net = setting.net(pairs.x, width, 10, seed=seed)
             rates = {
                 loss: LOSSES[loss] * (dot_rate(setting, source) if loss.endswith("_dot") else RATE) for loss in losses

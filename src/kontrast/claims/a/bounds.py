@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.bounds import Form
 from kontrast.claims.a.runs import DELTA, RATE, probes_of, train
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import log_steps, width_panel
@@ -19,8 +20,8 @@ from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, sweep,
 from kontrast.data import Pairs
 from kontrast.dynamics import contrastive_problem
 from kontrast.kernels import empirical_ntk
+from kontrast.lazy import Constants, constants_of, lemma7, lemma8, lemma11, lemma12, ntk_certificate, theorem13
 from kontrast.nets import MLP, Parameters, hessian_norm, two_layer_hessian_norm
-from kontrast.theory import Constants, Form, constants_of, lemma7, lemma8, lemma11, lemma12, ntk_certificate, theorem13
 
 ROUNDING = 1e-9  # a linear network attains Lemma 7
 FORMS: tuple[Form, ...] = ("printed", "corrected")

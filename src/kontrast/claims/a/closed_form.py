@@ -11,21 +11,22 @@ import numpy as np
 import torch
 import xarray as xr
 from scipy import stats
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
-from kontrast.data import Dataset, Pairs, default_view, make_pairs, parse_view
+from kontrast.data import Dataset, Pairs, default_view, make_pairs, pair_matrix, parse_view
 from kontrast.dynamics import Problem, gradient_descent
 from kontrast.errors import InputError
-from kontrast.estimators import ContrastivePCA, SpectralContrastive
+from kontrast.estimators import ContrastivePCA, SpectralContrastive, linear_probe
 from kontrast.kernels import infinite_nngp
 from kontrast.linalg import best_rotation, subspace_sines
-from kontrast.spectral import KernelFeatures, contrastive_pca, hidden_features, pair_features, pair_matrix
-from kontrast.sweep import input_embeddings, linear_probe, padded
+from kontrast.pca import KernelFeatures, contrastive_pca, hidden_features, pair_features
+from kontrast.runs import padded
+from kontrast.study import input_embeddings
 
 MOST_COMPONENTS = 10  # of contrastive PCA, among which the clearest gap is looked for
 
@@ -145,7 +146,7 @@ class _Limit:
                 "--data"
             )
         sample = dataset.subsample(2 * n, generator=draw)
-        self.pairs: Pairs = make_pairs(sample.x[:n], view=default_view(dataset), generator=draw).to(setting.device)
+        self.pairs: Pairs = make_pairs(sample.x[:n], views=default_view(dataset), generator=draw).to(setting.device)
         self.unseen = sample.x[n:].to(setting.device)
         self.net = setting.net(self.pairs.x, 256, 1, seed=seed)
         self.S = pair_matrix(self.pairs)

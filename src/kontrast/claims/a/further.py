@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.a.pca import PCA_RATE
 from kontrast.claims.a.runs import (
     DELTA,
@@ -25,20 +25,20 @@ from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve,
 from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, loss_of, sweep, width_law
-from kontrast.data import default_view, make_pairs
+from kontrast.data import default_view, make_pairs, pair_matrix
 from kontrast.dynamics import contrastive_problem, fixed_kernel_descent
 from kontrast.errors import InputError
+from kontrast.estimators import linear_probe
 from kontrast.kernels import empirical_ntk, infinite_ntk
-from kontrast.spectral import (
+from kontrast.pca import (
     alternating_pca,
     contrastive_pca,
     hidden_features,
     orthonormal_start,
     pair_features,
-    pair_matrix,
     train_pca_network,
 )
-from kontrast.sweep import input_embeddings, linear_probe
+from kontrast.study import input_embeddings
 
 
 @claim(
@@ -192,7 +192,7 @@ def _probes(setting: Setting) -> xr.Dataset:
         train_rows, test_rows = order[:n_samples], order[n_samples:][:n_samples]
         x, y = dataset.x[train_rows], dataset.y
         assert y is not None
-        pairs = make_pairs(x, view=default_view(dataset), generator=draw).to(device=setting.device)
+        pairs = make_pairs(x, views=default_view(dataset), generator=draw).to(device=setting.device)
         net = setting.net(pairs.x, width, 10, seed=seed)
         start, S = orthonormal_start(net), pair_matrix(pairs)
         pca = contrastive_pca(pair_features(net, pairs.rows, delta=DELTA), S, 10).frame

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import xarray as xr
 from scipy.integrate import solve_ivp
+from torch import Tensor
 from torch.func import jvp
 
-from kontrast._types import Tensor
 from kontrast.claims.a.runs import (
     RATE,
     cosine_drift,
@@ -27,9 +27,9 @@ from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, loss_of, seed_mean, sweep, width_law
 from kontrast.dynamics import Problem, contrastive_problem, fixed_kernel_descent
 from kontrast.kernels import empirical_ntk, infinite_ntk
+from kontrast.lazy import BlowUp, proposition10
 from kontrast.linalg import PowerLaw, fit_log_law, fit_power_law
 from kontrast.nets import MLP, parameters_of, pure_function
-from kontrast.theory import BlowUp, proposition10
 
 
 @claim(

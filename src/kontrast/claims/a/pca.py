@@ -8,30 +8,30 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.bounds import Form
 from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep, width_law
-from kontrast.data import Pairs
+from kontrast.data import Pairs, pair_matrix
 from kontrast.dynamics import Recorder, Snapshot
+from kontrast.lazy import constants_of, davis_kahan, lemma16, lemma17
 from kontrast.linalg import best_rotation, orthonormality_error, subspace_sines
 from kontrast.nets import MLP, Parameters, parameters_of
-from kontrast.spectral import (
+from kontrast.pca import (
     contrastive_drift,
     contrastive_matrix,
     contrastive_pca,
     hidden_features,
     orthonormal_start,
     pair_features,
-    pair_matrix,
     row_difference,
     train_pca_network,
 )
-from kontrast.sweep import padded
-from kontrast.theory import Form, constants_of, davis_kahan, lemma16, lemma17
+from kontrast.runs import padded
 
 PCA_RATE = 1.0  # the learning rate of all runs with an orthonormal output layer
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Panel, curve
 from kontrast.claims.panels import log_steps, step_panel
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
@@ -26,7 +26,7 @@ from kontrast.dynamics import (
 from kontrast.kernels import empirical_ntk
 from kontrast.linalg import LogLaw, fit_log_law
 from kontrast.nets import MLP, parameters_of, pure_function
-from kontrast.sweep import padded
+from kontrast.runs import padded
 
 RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
 DELTA = 0.01

@@ -10,28 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import moons, noisy_pairs, output_velocity, runge_kutta
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
 from kontrast.data import Pairs
+from kontrast.deep_linear import Collapse, data_matrix, kernel_collapse, linear_collapse, pair_weights
 from kontrast.dynamics import Problem, gradient_descent
 from kontrast.kernels import infinite_ntk
-from kontrast.linalg import fit_power_law, random_frame
+from kontrast.linalg import effective_rank, fit_power_law, random_frame
 from kontrast.losses import alignment_loss, contrastive_trace_loss, info_nce, spectral_contrastive
 from kontrast.nets import MLP, parameters_of
-from kontrast.spectral import (
-    Collapse,
-    data_matrix,
-    effective_rank,
-    kernel_collapse,
-    linear_collapse,
-    pair_weights,
-)
-from kontrast.sweep import padded
+from kontrast.runs import padded
 
 N, D, Z = 100, 3, 2  # half moons in R³
 SPAN = 30.0  # the time to which models are followed, over the decay time of s₂/s₁: this ends at 1e-13
@@ -232,7 +225,7 @@ def _network_rank(activation: str, width: int, seed: int) -> float:
         learning_rate=0.05,
         n_steps=n_steps,
         record_at=range(n_steps + 1),
-        recorders={"rank": lambda now: effective_rank(now.outputs, centred=False)},
+        recorders={"rank": lambda now: effective_rank(now.outputs, centered=False)},
     )
     ranks = run.records["rank"]
     return float(ranks[torch.isfinite(ranks)][-1])
@@ -266,7 +259,7 @@ def _loss_ranks(seed: int, steps: Sequence[int]) -> dict[str, object]:
             learning_rate=0.1,
             n_steps=steps[-1],
             record_at=steps,
-            recorders={"rank": lambda now: effective_rank(now.outputs, centred=False)},
+            recorders={"rank": lambda now: effective_rank(now.outputs, centered=False)},
         )
         found[f"rank_under_{loss}"] = padded(run.records["rank"], len(steps))
     return found

@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import matrix_with
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
-from kontrast.losses import scaled
-from kontrast.spectral import Constraint, constrained_descent, constrained_optimum
+from kontrast.deep_linear import Constraint, constrained_descent, constrained_optimum, scaled
 
 D, Z = 6, 3
 PROBLEMS: tuple[Constraint, ...] = ("scaled", "operator", "product", "orthonormal")  # 1 to 4

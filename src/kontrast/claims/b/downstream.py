@@ -10,15 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from sklearn.svm import SVC
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import noisy_pairs, orthogonal_net, start_of
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
-from kontrast.dynamics import deep_linear_descent, deep_linear_flow, train_deep_linear
+from kontrast.deep_linear import data_matrix, deep_linear_descent, deep_linear_flow, train_deep_linear
 from kontrast.errors import InputError
-from kontrast.spectral import data_matrix
 
 Z = 2
 PER_CLASS = 200

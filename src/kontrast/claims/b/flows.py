@@ -8,21 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import mixed_matrix, moon_matrix, orthogonal_net, start_of
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep
-from kontrast.dynamics import (
-    Flow,
-    Trajectory,
-    deep_linear_descent,
-    deep_linear_flow,
-    gradient_descent,
-    trace_problem,
-    train_deep_linear,
-)
+from kontrast.deep_linear import Flow, deep_linear_descent, deep_linear_flow, train_deep_linear
+from kontrast.dynamics import Trajectory, gradient_descent, trace_problem
 from kontrast.linalg import fit_power_law, qr_retraction, subspace_sines
 from kontrast.nets import MLP, parameters_of
 

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import matrix_with, moons, noisy_pairs
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, sweep
+from kontrast.deep_linear import constrained_descent, constrained_optimum
 from kontrast.dynamics import contrastive_problem, gradient_descent
-from kontrast.linalg import frobenius_ball
+from kontrast.linalg import effective_rank, frobenius_ball
 from kontrast.losses import contrastive_trace_loss
 from kontrast.nets import MLP, parameters_of
-from kontrast.spectral import constrained_descent, constrained_optimum, effective_rank
 
 D, Z, WIDTH, BOUNDS = 5, 3, 8, (1.5, 0.8)
 
@@ -113,7 +113,7 @@ def _frobenius(width: int, seed: int, steps: Sequence[int], n_points: int) -> di
     target = (BOUNDS[0] * BOUNDS[1]) ** 2 * float(values[0])
     return {
         "gap": (run.losses[list(steps)] - target) / abs(target),
-        "ranks": np.array([effective_rank(q, centred=False) for q in run.outputs]),
+        "ranks": np.array([effective_rank(q, centered=False) for q in run.outputs]),
         "closed": largest(
             abs(best.value - target),
             abs(float(torch.trace(u.mT @ C @ u)) - target),
@@ -168,4 +168,4 @@ def _bounded_network(seed: int, n_steps: int) -> dict[str, object]:
         n_steps=n_steps,
         steps=dict.fromkeys(start, step),
     )
-    return {"rank_tanh": effective_rank(run.final_outputs, centred=False)}
+    return {"rank_tanh": effective_rank(run.final_outputs, centered=False)}

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import NOISE, moons, noisy_pairs
 from kontrast.claims.evidence import Criterion, Curve, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep
+from kontrast.deep_linear import data_matrix, scaled
 from kontrast.dynamics import Problem, Status, Step, Trajectory, contrastive_problem, gradient_descent
-from kontrast.linalg import polar_step
-from kontrast.losses import contrastive_trace_loss, scaled
+from kontrast.linalg import effective_rank, polar_step
+from kontrast.losses import contrastive_trace_loss
 from kontrast.nets import MLP, Parameters, PureFunction, parameters_of
-from kontrast.spectral import data_matrix, effective_rank
-from kontrast.sweep import padded
+from kontrast.runs import padded
 
 N, WIDTH, Z, RATE = 200, 50, 2, 1e-3
 COLLAPSED_AT, N_STEPS = 30, 500  # the epochs of Fig. 1b
@@ -110,7 +110,7 @@ def _train(model: str, net: MLP, problem: Problem, record_at: Sequence[int]) -> 
         learning_rate=RATE,
         n_steps=record_at[-1],
         record_at=record_at,
-        recorders={"rank": lambda now: effective_rank(now.outputs, centred=False)},
+        recorders={"rank": lambda now: effective_rank(now.outputs, centered=False)},
         orthonormal=constraint.keys(),
         steps=constraint,
     )

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import torch
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import moons
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import matrix_with, moon_matrix, orthogonal_net, start_of
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, sweep
-from kontrast.dynamics import DeepLinearFlow, deep_linear_flow, flow_law, train_deep_linear
+from kontrast.deep_linear import DeepLinearFlow, deep_linear_flow, flow_law, train_deep_linear
 
 D = 6
 TIMES = tuple(np.geomspace(0.01, 100, 41))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import (
     NOISE,
     moons,
@@ -24,11 +24,11 @@ from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep
 from kontrast.data import Pairs
-from kontrast.dynamics import Problem, deep_linear_flow, gradient_descent
+from kontrast.deep_linear import data_matrix, deep_linear_flow, expected_data_matrix, linear_collapse
+from kontrast.dynamics import Problem, gradient_descent
 from kontrast.linalg import fit_power_law, subspace_sines
 from kontrast.losses import alignment_loss
 from kontrast.nets import MLP, parameters_of
-from kontrast.spectral import data_matrix, expected_data_matrix, linear_collapse
 
 N, D, Z, WIDTH = 200, 3, 2, 10  # half moons in R³, their embedding, the width of networks
 RATE = 0.01
@@ -152,20 +152,20 @@ def _signs(seed: int) -> dict[str, float]:
 def _expectation(seed: int, draws: Sequence[int]) -> dict[str, object]:
     """The mean of C over draws of noise and negatives against the candidates, relative, by the number of draws."""
     x = moons(N, seed)
-    centred = x - x.mean(0)
+    centered = x - x.mean(0)
     covariance = -N * torch.cov(x.mT)
     found: dict[str, list[float]] = {"expected": [], "covariance": [], "moment": [], "centred": [], "top": []}
-    total, total_centred = torch.zeros(D, D, dtype=x.dtype), torch.zeros(D, D, dtype=x.dtype)
+    total, total_centered = torch.zeros(D, D, dtype=x.dtype), torch.zeros(D, D, dtype=x.dtype)
     for draw in range(1, draws[-1] + 1):
         key = 100_000 * (seed + 1) + draw
         total += data_matrix(noisy_pairs(x, key))
-        total_centred += data_matrix(noisy_pairs(centred, key))
+        total_centered += data_matrix(noisy_pairs(centered, key))
         if draw in draws:
             mean = total / draw
             found["expected"].append(_relative(mean, expected_data_matrix(x)))
             found["covariance"].append(_relative(mean, covariance))
             found["moment"].append(_relative(mean, -x.mT @ x))
-            found["centred"].append(_relative(total_centred / draw, -centred.mT @ centred))
+            found["centred"].append(_relative(total_centered / draw, -centered.mT @ centered))
             found["top"].append(float(torch.linalg.eigvalsh(mean / N)[-1]))
     return {name: np.array(values) for name, values in found.items()}
 

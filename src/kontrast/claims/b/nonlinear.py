@@ -8,25 +8,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.b.problems import NOISE, moons, noisy_pairs, orthogonal_net
 from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Role, Verdict, curve, evidence
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep, width_law
+from kontrast.deep_linear import nonlinear_gap, output_gap, unit_slope
 from kontrast.dynamics import Problem, contrastive_problem, gradient_descent
 from kontrast.linalg import best_rotation, polar_step
 from kontrast.losses import contrastive_trace_loss
-from kontrast.nets import (
-    MLP,
-    Activation,
-    activation_from,
-    nonlinear_gap,
-    output_gap,
-    parameters_of,
-    unit_slope,
-)
+from kontrast.nets import MLP, Activation, activation_from, parameters_of
 
 D, Z = 5, 2  # of Theorem 1's measurement; its points lie on the unit sphere
 N_POINTS = 20

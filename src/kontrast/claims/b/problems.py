@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.setting import generator
 from kontrast.data import Pairs, draw_negatives, half_moons
+from kontrast.deep_linear import data_matrix
 from kontrast.linalg import random_frame
 from kontrast.nets import MLP
-from kontrast.spectral import data_matrix
 
 NOISE = 0.1  # the standard deviation of x^+ − x, and of the moons' third coordinate
 

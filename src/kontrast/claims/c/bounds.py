@@ -12,23 +12,26 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor
+from kontrast.bounds import Form
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
-from kontrast.data import LatentCategorical, LatentSummation, nearly_orthogonal_patterns, orthonormal_patterns
-from kontrast.dynamics import one_layer_flow
 from kontrast.linalg import fit_power_law
-from kontrast.spectral import MixtureCovariance
-from kontrast.theory import (
-    Form,
+from kontrast.patterns import (
     Guarantee,
     GuaranteeCheck,
+    LatentCategorical,
+    LatentSummation,
+    MixtureCovariance,
     check_guarantee,
     estimate_constants,
     guarantee,
     irregularity,
+    nearly_orthogonal_patterns,
+    one_layer_flow,
+    orthonormal_patterns,
     roughness_bound,
 )
 
@@ -51,9 +54,9 @@ class Body:
     section: Callable[[Array], Array]
 
     @classmethod
-    def ball(cls, centre: float, radius: float) -> Body:
+    def ball(cls, center: float, radius: float) -> Body:
         """A ball about centre·w."""
-        return cls(centre - radius, centre + radius, lambda t: np.sqrt(np.clip(radius**2 - (t - centre) ** 2, 0, None)))
+        return cls(center - radius, center + radius, lambda t: np.sqrt(np.clip(radius**2 - (t - center) ** 2, 0, None)))
 
     @classmethod
     def slab(cls, half: float) -> Body:

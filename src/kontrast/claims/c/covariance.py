@@ -10,17 +10,21 @@ from itertools import product
 import numpy as np
 import torch
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.linalg import fit_power_law
-from kontrast.losses import Gaussian, ImportanceRule, InfoNCE, Spectral, Triplet, Uniform
-from kontrast.spectral import (
+from kontrast.patterns import (
+    GaussianImportance,
+    ImportanceRule,
+    InfoNCEImportance,
     PairLaplacian,
+    SpectralImportance,
+    TripletImportance,
+    UniformImportance,
     adjusted_covariance,
     contrastive_covariance,
     gaussian_features,
@@ -49,7 +53,7 @@ def covariance(setting: Setting) -> Evidence:
         expected = double_loop(a, b, alpha, a_view, b_view, pull)
         errors[f"error_{name}"] = float((found - expected).norm() / expected.norm())
     loop, fast = _times(setting.pick(quick=(50, 100), full=(50, 100, LOOP_SIZE), paper=(50, 100, LOOP_SIZE)))
-    kernel = Gaussian(2.0)(a, a_view).alpha
+    kernel = GaussianImportance(2.0)(a, a_view).alpha
     printed, split = (_of(alpha, a, a_view) for alpha in (kernel + torch.eye(n).to(a), kernel))
     return evidence(
         {
@@ -119,7 +123,7 @@ def _kinds(n: int) -> dict[str, tuple[PairLaplacian, Tensor, Tensor]]:
         "uniform": (pair_laplacian("uniform", a), ones, ones.sum(1)),
         "features": (PairLaplacian.of_features(phi), kernel, kernel.sum(1)),
     }
-    for name, rule in (("gaussian", Gaussian(2.0)), ("info_nce", InfoNCE(2.0, 0.5))):
+    for name, rule in (("gaussian", GaussianImportance(2.0)), ("info_nce", InfoNCEImportance(2.0, 0.5))):
         weights = rule(a, view)
         in_blocks = pair_laplacian(rule, a, view, memory=16 * 32 * n)  # 16 rows at a time
         kinds[f"streamed_{name}"] = (in_blocks, weights.alpha, weights.positive)
@@ -186,9 +190,9 @@ def alpha(setting: Setting) -> Evidence:
             **apart,
             **ratios,
             "apart_without_stop_gradient": min(loose),
-            "curl_gaussian_with_views": _curl(Gaussian(), views=True),
-            "curl_gaussian_without_views": _curl(Gaussian(), views=False),
-            "curl_info_nce_with_views": _curl(InfoNCE(1.0, 0.5), views=True),
+            "curl_gaussian_with_views": _curl(GaussianImportance(), views=True),
+            "curl_gaussian_without_views": _curl(GaussianImportance(), views=False),
+            "curl_info_nce_with_views": _curl(InfoNCEImportance(1.0, 0.5), views=True),
         },
         _CRITERIA_ALPHA,
         panels=[
@@ -202,7 +206,10 @@ def alpha(setting: Setting) -> Evidence:
                         TEMPERATURES,
                         [
                             max(
-                                largest(*(_gradients_apart(InfoNCE(tau, epsilon), n, seed)[0] for seed in seeds)), 1e-17
+                                largest(
+                                    *(_gradients_apart(InfoNCEImportance(tau, epsilon), n, seed)[0] for seed in seeds)
+                                ),
+                                1e-17,
                             )
                             for tau in TEMPERATURES
                         ],
@@ -222,11 +229,11 @@ def alpha(setting: Setting) -> Evidence:
 
 
 _LOSSES: dict[str, tuple[ImportanceRule, ...]] = {
-    "quadratic": (Uniform(),),
-    "info_nce": tuple(InfoNCE(tau, epsilon) for tau in TEMPERATURES for epsilon in EPSILONS),
-    "triplet": tuple(Triplet(margin) for margin in MARGINS),
-    "spectral": (Spectral(),),
-    "gaussian": tuple(Gaussian(tau) for tau in TEMPERATURES),
+    "quadratic": (UniformImportance(),),
+    "info_nce": tuple(InfoNCEImportance(tau, epsilon) for tau in TEMPERATURES for epsilon in EPSILONS),
+    "triplet": tuple(TripletImportance(margin) for margin in MARGINS),
+    "spectral": (SpectralImportance(),),
+    "gaussian": tuple(GaussianImportance(tau) for tau in TEMPERATURES),
 }
 _CRITERIA_ALPHA = (
     Criterion("apart_quadratic", "quadratic loss: relative difference of −∇L and N²∇E", high=1e-10),
@@ -252,7 +259,7 @@ def _batch(n: int, seed: int, *, unit: bool = False) -> tuple[nn.Module, Tensor,
 
 def _gradients_apart(rule: ImportanceRule, n: int, seed: int) -> tuple[float, float]:
     """How far −∇L is from N²∇E relative to it, and the ratio of both along it."""
-    net, f, view = _batch(n, seed, unit=isinstance(rule, Spectral))
+    net, f, view = _batch(n, seed, unit=isinstance(rule, SpectralImportance))
     loss = -_gradient(rule.loss(f, view), net)
     energy = _gradient(n**2 * torch.trace(contrastive_covariance(f, positives=view, importance=rule)), net)
     square = float(energy @ energy)
@@ -262,7 +269,7 @@ def _gradients_apart(rule: ImportanceRule, n: int, seed: int) -> tuple[float, fl
 def _through_alpha(n: int, seed: int) -> float:
     """The same for InfoNCE with gradients that flow into α as well."""
     net, f, view = _batch(n, seed)
-    loss = -_gradient(InfoNCE().loss(f, view), net)
+    loss = -_gradient(InfoNCEImportance().loss(f, view), net)
     squares = (f[:, None] - f[None]).square().sum(2) / 2
     moving = torch.softmax((-squares).masked_fill(torch.eye(n, dtype=torch.bool, device=f.device), -math.inf), dim=1)
     energy = _gradient((moving * squares).sum() - ((f - view).square().sum(1) / 2).sum(), net)
@@ -325,7 +332,7 @@ def lemma_2(setting: Setting) -> Evidence:
     data = xr.Dataset({name: ("n", values) for name, values in distances.items()}, coords={"n": list(sizes)})
     x0 = torch.randn(256, N_INPUTS, generator=generator("identity"), dtype=torch.float64)
     features = gaussian_features(_g(x0)[:, 1:2], temperature=TAU, order=80, lower=0.0)
-    dense = contrastive_covariance(_g(x0), importance=Gaussian(TAU)(_g(x0)[:, 1:2]).alpha)
+    dense = contrastive_covariance(_g(x0), importance=GaussianImportance(TAU)(_g(x0)[:, 1:2]).alpha)
     adjusted = adjusted_covariance(_g(x0), features.values)
     return evidence(
         {
@@ -423,7 +430,7 @@ def _draws(n: int, n_draws: int) -> dict[str, Tensor]:
         x, view = _g(x0 + NOISE * first), _g(x0 + NOISE * second)
         for name, outputs in (("uniform", None), ("gaussian", _g(x0)[:, 1:2]), ("views", x[:, 1:2])):
             laplacian = pair_laplacian(
-                "uniform" if outputs is None else Gaussian(TAU), x if outputs is None else outputs
+                "uniform" if outputs is None else GaussianImportance(TAU), x if outputs is None else outputs
             )
             augmented = contrastive_covariance(x, positives=view, importance=laplacian)
             if name == "views":
@@ -471,7 +478,7 @@ def _limit_apart(noise: float) -> float:
     for component in phi.mT:
         z = float(mass @ component)
         p = mass * component / max(z, 1e-300)
-        centred = means - p @ means
-        total += z**2 * (centred.mT * p) @ centred
+        centered = means - p @ means
+        total += z**2 * (centered.mT * p) @ centered
     limit = _limit("gaussian", noise)[:2, :2]
     return float((total - limit).norm() / limit.norm())

@@ -11,15 +11,13 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.data import Dataset, draw_patches
-from kontrast.dynamics import power_iteration
-from kontrast.losses import Gaussian, InfoNCE
-from kontrast.spectral import GatedCovariance, LMEs, find_lmes
+from kontrast.patterns import GatedCovariance, GaussianImportance, InfoNCEImportance, LMEs, find_lmes, power_iteration
 
 Array = NDArray[np.float64]
 
@@ -192,7 +190,7 @@ _CRITERIA = (
 def _patterns(x: Tensor, n_starts: int, seed: int, **options: Any) -> Collection:
     """After 300 steps filters are near enough to their ends for `find_lmes` to bring them there."""
     draw = generator("starts of digits", seed)
-    return Collection(find_lmes(x, n_starts=n_starts, n_steps=300, distinct=DISTINCT, generator=draw, **options))
+    return Collection(find_lmes(x, n_starts=n_starts, max_steps=300, distinct=DISTINCT, generator=draw, **options))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -206,7 +204,7 @@ def _share_at_first(found: LMEs) -> float:
 
 def _linear_move(x: Tensor, seed: int) -> float:
     starts = _directions(32, x, seed)
-    run = power_iteration(GatedCovariance(x, activation="linear"), starts, n_steps=100)
+    run = power_iteration(GatedCovariance(x, activation="linear"), starts, max_steps=100)
     return float((run.weights - starts).norm(dim=1).max())
 
 
@@ -232,16 +230,16 @@ def _lottery(x: Tensor, patterns: Collection, seed: int) -> dict[str, float]:
 
 
 def _trained(x: Tensor, starts: Tensor) -> Tensor:
-    return power_iteration(GatedCovariance(x), starts, n_steps=300, tolerance=1e-5).weights
+    return power_iteration(GatedCovariance(x), starts, max_steps=300, tolerance=1e-5).weights
 
 
 def _joint_network(x: Tensor, patterns: Collection, seed: int, *, n_filters: int) -> dict[str, float]:
     """Filters trained together by InfoNCE, τ the median half squared distance of the first outputs, and each alone."""
     starts = _directions(n_filters, x, seed)
     temperature = float(torch.pdist(torch.relu(x @ starts.mT)).square().median()) / 2
-    field = GatedCovariance(x, importance=InfoNCE(temperature), importance_of="outputs")
+    field = GatedCovariance(x, importance=InfoNCEImportance(temperature), importance_of="outputs")
     ends = {
-        "": power_iteration(field, starts, n_steps=150, tolerance=1e-5).weights,
+        "": power_iteration(field, starts, max_steps=150, tolerance=1e-5).weights,
         "_alone": _trained(x, starts),
         "_untrained": starts,
     }
@@ -268,7 +266,9 @@ def _places(filters: Tensor) -> int:
 
 def _by_temperature(x: Tensor, temperatures: Sequence[float], n_starts: int, seed: int) -> list[int]:
     median = float(torch.pdist(x[:1000]).square().median())
-    return [len(_patterns(x, n_starts, seed, importance=Gaussian(tau * median)).shares) for tau in temperatures]
+    return [
+        len(_patterns(x, n_starts, seed, importance=GaussianImportance(tau * median)).shares) for tau in temperatures
+    ]
 
 
 def _by_width(

@@ -9,16 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
-from kontrast.data import THRESHOLD_Q, LatentCategorical, LatentSummation, orthonormal_patterns
-from kontrast.dynamics import Ending, power_iteration
-from kontrast.losses import Gaussian
-from kontrast.spectral import GatedCovariance, gaussian_features
-from kontrast.theory import gaussian_z0
+from kontrast.patterns import (
+    THRESHOLD_Q,
+    Ending,
+    GatedCovariance,
+    GaussianImportance,
+    LatentCategorical,
+    LatentSummation,
+    gaussian_features,
+    gaussian_z0,
+    orthonormal_patterns,
+    power_iteration,
+)
 
 M, DIMENSION = 6, 8
 TEMPERATURES = (0.1, 0.5, 2.0, 8.0)
@@ -47,7 +54,7 @@ class OwnImportance:
     states: Tensor
     probabilities: Tensor
     temperature: float = math.inf
-    normalised: bool = False
+    normalized: bool = False
     coupled: bool = False
 
     def gates(self, weights: Tensor) -> Tensor:
@@ -59,7 +66,7 @@ class OwnImportance:
         gates = self.gates(weights).to(weights)
         h = gates * (weights @ self.states.mT)
         alpha = torch.exp(-(h[:, :, None] - h[:, None]).square() / (2 * self.temperature))  # (k, n, n)
-        if self.normalised:
+        if self.normalized:
             alpha = alpha / (alpha @ self.probabilities)[:, :, None]
             alpha = (alpha + alpha.mT) / 2
         alpha = alpha * self.probabilities
@@ -211,7 +218,7 @@ def _counts(models: Mapping[str, Population], patterns: Tensor, starts: Tensor, 
                 if rule == "of samples":
                     cells.append(_count(_of_samples(x, p, tau), patterns, starts, n_steps))
                 else:
-                    cells.append(_ends(x, p, patterns, starts, n_steps, temperature=tau, normalised=rule == "InfoNCE"))
+                    cells.append(_ends(x, p, patterns, starts, n_steps, temperature=tau, normalized=rule == "InfoNCE"))
     shape = (len(models), len(rules), len(temperatures))
     dims = ("model", "rule", "temperature")
     return xr.Dataset(
@@ -228,9 +235,9 @@ def _ends(
     n_steps: int,
     *,
     temperature: float,
-    normalised: bool = False,
+    normalized: bool = False,
 ) -> dict[str, float]:
-    return _count(OwnImportance(x, p, temperature, normalised), patterns, starts, n_steps)
+    return _count(OwnImportance(x, p, temperature, normalized), patterns, starts, n_steps)
 
 
 def _of_samples(x: Tensor, p: Tensor, temperature: float) -> GatedCovariance:
@@ -242,7 +249,7 @@ def _of_samples(x: Tensor, p: Tensor, temperature: float) -> GatedCovariance:
 
 
 def _count(field: OwnImportance | GatedCovariance, patterns: Tensor, starts: Tensor, n_steps: int) -> dict[str, float]:
-    run = power_iteration(field, starts, n_steps=n_steps, tolerance=1e-6)
+    run = power_iteration(field, starts, max_steps=n_steps, tolerance=1e-6)
     kept: list[Tensor] = []
     for w, ending in zip(run.weights, run.endings, strict=True):
         heard = ending not in (Ending.SILENT, Ending.DIVERGED)
@@ -263,7 +270,7 @@ def _most_gained(table: xr.Dataset) -> float:
 
 def _smooth_outputs(patterns: Tensor) -> Tensor:
     """Outputs of the filter u_1 on smoothed samples."""
-    x = LatentSummation(patterns, LOW).sample(400, noise=NOISE, generator=generator("outputs"))
+    x = LatentSummation(patterns, LOW).sample(400, noise_std=NOISE, generator=generator("outputs"))
     return torch.relu(x @ patterns[0])
 
 
@@ -282,11 +289,11 @@ def _identity_error(patterns: Tensor, temperature: float) -> float:
 
 def _field_error(patterns: Tensor) -> float:
     """The field of equally likely states beside that of the library."""
-    x = LatentSummation(patterns, LOW).sample(30, noise=NOISE, generator=generator("field"))
+    x = LatentSummation(patterns, LOW).sample(30, noise_std=NOISE, generator=generator("field"))
     weights = torch.randn(5, DIMENSION, generator=generator("weights"), dtype=torch.float64)
     p = torch.full((30,), 1 / 30, dtype=torch.float64)
     found = OwnImportance(x, p, 0.5).product(weights)
-    expected = GatedCovariance(x, importance=Gaussian(0.5), importance_of="each").product(weights)
+    expected = GatedCovariance(x, importance=GaussianImportance(0.5), importance_of="each").product(weights)
     return float((found - expected).norm() / expected.norm())
 
 
@@ -305,7 +312,7 @@ def _stays(patterns: Tensor, case: AtPattern) -> bool:
     """Whether filters that start near the patterns come to rest at them."""
     x, p = _summation(patterns, case.q)
     nearby = patterns + 0.01 * torch.randn(M, DIMENSION, generator=generator("nearby"), dtype=torch.float64)
-    ends = power_iteration(OwnImportance(x, p, case.temperature), nearby, n_steps=200, tolerance=1e-6).weights
+    ends = power_iteration(OwnImportance(x, p, case.temperature), nearby, max_steps=200, tolerance=1e-6).weights
     return float((ends * patterns).sum(1).min()) > 1 - 1e-5
 
 

@@ -9,22 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
-from kontrast.data import THRESHOLD_Q, LatentCategorical, LatentSummation, orthonormal_patterns
-from kontrast.dynamics import Ending, OneLayerField, one_layer_flow, power_iteration
 from kontrast.linalg import fit_power_law
-from kontrast.losses import Gaussian
-from kontrast.spectral import (
-    BatchNormalised,
+from kontrast.patterns import (
+    THRESHOLD_Q,
+    BatchNormalized,
+    Ending,
     GatedCovariance,
+    GaussianImportance,
+    LatentCategorical,
+    LatentSummation,
     MixtureCovariance,
+    OneLayerField,
     contrastive_covariance,
     find_lmes,
+    one_layer_flow,
+    orthonormal_patterns,
+    power_iteration,
 )
 
 M, D = 8, 10  # patterns, and the dimension they lie in
@@ -184,7 +190,7 @@ def _error_with_identity(model: LatentSummation) -> float:
 def _categorical(n_starts: int) -> dict[str, float]:
     model, starts = _models()["categorical"], starts_of(n_starts)
     found = find_lmes(_of_states(model), starts=starts)
-    linear = find_lmes(_of_states(model, activation="linear"), starts=starts, n_steps=4000)
+    linear = find_lmes(_of_states(model, activation="linear"), starts=starts, max_steps=4000)
     return {
         "patterns_categorical": _n_found(found.weights),
         "limits_categorical": float(len(found)),
@@ -198,7 +204,7 @@ def _categorical(n_starts: int) -> dict[str, float]:
 def _summation(n_starts: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for q in RATES:
-        limits = find_lmes(_of_states(LatentSummation(patterns_of(), q)), starts=starts_of(n_starts), n_steps=300)
+        limits = find_lmes(_of_states(LatentSummation(patterns_of(), q)), starts=starts_of(n_starts), max_steps=300)
         found[f"patterns_q_{q}"] = _n_found(limits.weights[limits.maximal])
         found[f"maximal_q_{q}"] = float(limits.maximal.sum())
         on_patterns = (limits.weights @ patterns_of().mT > FOUND).any(1)
@@ -287,7 +293,7 @@ def _flow_and_iteration(n_starts: int) -> dict[str, float]:
         apart.append(largest(float(distances.min(0).values.max()), float(distances.min(1).values.max())))
         same.append(float((distances.diagonal() < 1e-2).double().mean()))
     field = MixtureCovariance.of(_models()["categorical"], SWINGING)
-    undamped = power_iteration(field, starts, n_steps=300, largest_shift=0.0)
+    undamped = power_iteration(field, starts, max_steps=300, largest_shift=0.0)
     damped = power_iteration(field, starts)
     end = followed(field, starts, 300.0)
     return {
@@ -313,7 +319,7 @@ def _of_samples(n: int, n_starts: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for q in (0.1, 0.2, 0.3):
         x = LatentSummation(patterns_of(), q).sample(n, generator=generator("sampled", n))
-        limits = find_lmes(x, starts=starts_of(n_starts), n_steps=400)
+        limits = find_lmes(x, starts=starts_of(n_starts), max_steps=400)
         restless = [ending is not Ending.CONVERGED for ending in limits.run.endings]
         found[f"share_chattering_q_{q}"] = float(np.mean(restless))
         found[f"share_unresolved_q_{q}"] = float((limits.assignment < 0).double().mean())
@@ -323,13 +329,13 @@ def _of_samples(n: int, n_starts: int) -> dict[str, float]:
 
 def _batch_norm() -> dict[str, float]:
     """BatchNorm after the ReLU with a Gaussian α and with a uniform one; and BatchNorm before it."""
-    x = _models()["summation"].sample(200, noise=0.3, generator=generator("batch norm"))
+    x = _models()["summation"].sample(200, noise_std=0.3, generator=generator("batch norm"))
     w = torch.nn.functional.normalize(starts_of(6))
-    alpha = Gaussian(2.0)(x, None).alpha
+    alpha = GaussianImportance(2.0)(x, None).alpha
     gradient = _gradient_behind_batch_norm(x, w, alpha)
-    field = BatchNormalised(GatedCovariance(x, importance=alpha))
+    field = BatchNormalized(GatedCovariance(x, importance=alpha))
     expected = gradient / field.energy(w)[:, None] / 2 + w
-    flat = BatchNormalised(GatedCovariance(x))
+    flat = BatchNormalized(GatedCovariance(x))
     moved = followed(flat, w, 3.0) - w
     whitened = LatentSummation(patterns_of(M, M), 0.2).states()
     return {
@@ -337,8 +343,8 @@ def _batch_norm() -> dict[str, float]:
         "batch_norm_field_error": float((field.product(w) - expected).norm() / expected.norm()),
         "batch_norm_energy_spread": float((flat.energy(w) - 1).abs().max()),
         "batch_norm_drift": float(moved.norm(dim=1).max()),
-        "batch_norm_before_whitened": _normalised_before(*whitened),
-        "batch_norm_before_other": _normalised_before(*_models()["categorical"].states()),
+        "batch_norm_before_whitened": _normalized_before(*whitened),
+        "batch_norm_before_other": _normalized_before(*_models()["categorical"].states()),
     }
 
 
@@ -346,20 +352,20 @@ def _gradient_behind_batch_norm(x: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
     """The gradient of C_α[(h − mean)/std] by w, (k, d), by autograd."""
     leaf = w.clone().requires_grad_()
     outputs = torch.relu(x @ leaf.mT)
-    normalised = (outputs - outputs.mean(0)) / outputs.std(0, unbiased=False)
-    energy = contrastive_covariance(normalised, importance=alpha).diagonal().sum()
+    normalized = (outputs - outputs.mean(0)) / outputs.std(0, unbiased=False)
+    energy = contrastive_covariance(normalized, importance=alpha).diagonal().sum()
     return torch.autograd.grad(energy, leaf)[0]
 
 
-def _normalised_before(x: Tensor, p: Tensor) -> float:
+def _normalized_before(x: Tensor, p: Tensor) -> float:
     """By what V[h(BN(w^T x))]/V[h(w^T x)] varies over directions w, ‖w‖ = 1; 0 where both have the same maxima."""
     z = x @ torch.nn.functional.normalize(starts_of(20, x.shape[1])).mT  # (states, k)
 
     def variance(outputs: Tensor) -> Tensor:
         return torch.as_tensor(p @ (outputs - p @ outputs).square())
 
-    plain, normalised = variance(z.relu()), variance(((z - p @ z) / variance(z).sqrt()).relu())
-    ratio = normalised / plain
+    plain, normalized = variance(z.relu()), variance(((z - p @ z) / variance(z).sqrt()).relu())
+    ratio = normalized / plain
     return float(ratio.max() / ratio.min() - 1)
 
 
@@ -398,8 +404,8 @@ def _swing_panel() -> Panel:
     """‖w(t + 1) − w(t)‖ of one filter of the categorical model, smoothed: by (94), and by (94) shifted."""
     field, start = MixtureCovariance.of(_models()["categorical"], SWINGING), starts_of(1)
     runs = {
-        "(94)": power_iteration(field, start, n_steps=60, largest_shift=0.0),
-        "shifted as in (99)": power_iteration(field, start, n_steps=60, shift=4.0),
+        "(94)": power_iteration(field, start, max_steps=60, largest_shift=0.0),
+        "shifted as in (99)": power_iteration(field, start, max_steps=60, shift=4.0),
     }
     return Panel(
         f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable",
@@ -415,7 +421,7 @@ def _swing_panel() -> Panel:
 
 def followed(field: OneLayerField, starts: Tensor, time: float) -> Tensor:
     """Where the flow (7) is at that time; NaN where it does not get there."""
-    flow = one_layer_flow(field, starts, times=[time], tolerance=1e-7, n_steps=1500)
+    flow = one_layer_flow(field, starts, times=[time], tolerance=1e-7, max_steps=1500)
     return torch.full_like(starts, math.nan) if flow.chattering else flow.weights[-1]
 
 

@@ -11,16 +11,23 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.c.patterns import PUSH, RATES, SPAN, M, Model, gap_at, patterns_of, push_and_follow, starts_of
 from kontrast.claims.evidence import Criterion, Curve, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator
-from kontrast.data import LatentCategorical, LatentSummation
-from kontrast.dynamics import OneLayerField, one_layer_flow, power_iteration
-from kontrast.nets import Homogeneous
-from kontrast.spectral import GatedCovariance, MixtureCovariance, find_lmes
+from kontrast.patterns import (
+    GatedCovariance,
+    Homogeneous,
+    LatentCategorical,
+    LatentSummation,
+    MixtureCovariance,
+    OneLayerField,
+    find_lmes,
+    one_layer_flow,
+    power_iteration,
+)
 
 FAR = 0.1  # |margin|/λ from which on a push must tell stable from unstable
 SAMPLE_PUSH = 0.05  # on samples: far enough for many gates to flip
@@ -55,7 +62,7 @@ class AugmentedMixture:
     def product(self, weights: Tensor) -> Tensor:
         """A(w)w for unit rows w of (k, d)."""
         gate, density, outputs = self._moments(weights)
-        pull = self._centred(outputs) * self.probabilities
+        pull = self._centered(outputs) * self.probabilities
         along = (pull * density).sum(1, keepdim=True) * self.activation.jump * self.noise
         return (pull * gate) @ self.means + along * torch.nn.functional.normalize(weights)
 
@@ -67,14 +74,14 @@ class AugmentedMixture:
         """A(w), (d, d)."""
         gate, density, _ = self._moments(w[None])
         jumps = self.activation.jump * self.noise * torch.outer(density[0], w / w.norm())
-        inputs = self._centred((gate[0, :, None] * self.means + jumps).mT)  # (d, s)
+        inputs = self._centered((gate[0, :, None] * self.means + jumps).mT)  # (d, s)
         return (inputs * self.probabilities) @ inputs.mT
 
     def roughness_matrix(self, w: Tensor) -> Tensor:
         """R, (d, d), for a unit w."""
         _, density, outputs = self._moments(w[None])
         P = torch.eye(len(w)).to(w) - torch.outer(w, w)
-        weights = self.activation.jump * self.probabilities * self._centred(outputs)[0] * density[0] / self.noise
+        weights = self.activation.jump * self.probabilities * self._centered(outputs)[0] * density[0] / self.noise
         inside = self.means @ P
         return inside.mT @ (weights[:, None] * inside) + self.noise**2 * weights.sum() * P
 
@@ -95,7 +102,7 @@ class AugmentedMixture:
         gate = h.jump * torch.special.ndtr(a) - h.left
         return gate, density, gate * z + h.jump * self.noise * density
 
-    def _centred(self, values: Tensor) -> Tensor:
+    def _centered(self, values: Tensor) -> Tensor:
         return values - (values @ self.probabilities)[..., None]
 
 
@@ -329,7 +336,7 @@ def _along_noise(noises: np.ndarray) -> xr.Dataset:
     rows = []
     for noise in noises:
         field = MixtureCovariance.of(_even_categorical(), float(noise))
-        w = power_iteration(field, patterns_of()[:1], n_steps=5000).weights[0]
+        w = power_iteration(field, patterns_of()[:1], max_steps=5000).weights[0]
         rows.append((gap_at(field.matrix(w), w), field.roughness(w), field.stability_margin(w)))
     gap, roughness, margin = np.array(rows).T
     return xr.Dataset(
@@ -342,13 +349,13 @@ def _of_sampled_models(n: int, n_fields: int) -> dict[str, float]:
     certified, left = 0, 0
     for q, (activation, augment) in itertools.islice(itertools.product((0.1, 0.2), _SAMPLED), n_fields):
         field = _sampled_field(q, n, activation, augment)
-        limits = find_lmes(field, starts=patterns_of() + 0.1 * starts_of(M), n_steps=300)
+        limits = find_lmes(field, starts=patterns_of() + 0.1 * starts_of(M), max_steps=300)
         w = limits.weights[limits.certified]
         if not len(w):
             continue
         draw = torch.randn(w.shape, generator=generator("sample pushes", len(w)), dtype=torch.float64)
         pushed = w + SAMPLE_PUSH * torch.nn.functional.normalize(draw)
-        end = power_iteration(field, pushed, n_steps=300, tolerance=1e-6).weights
+        end = power_iteration(field, pushed, max_steps=300, tolerance=1e-6).weights
         certified += len(w)
         left += int(((end - w).norm(dim=1) > SAMPLE_PUSH / 2).sum())
     return {"samples_certified": float(certified), "samples_certified_and_left": float(left)}
@@ -360,7 +367,7 @@ _SAMPLED = (("relu", 0.0), ("leaky_relu:0.2", 0.3), ("relu", 0.3), ("leaky_relu:
 def _sampled_field(q: float, n: int, activation: str, augment: float) -> GatedCovariance:
     """Samples of the summation model; with views where `augment`, the noise of each view, is above 0."""
     draw = generator("thm1 samples", n)
-    x = LatentSummation(patterns_of(), q).sample(n, noise=0.1, generator=draw)
+    x = LatentSummation(patterns_of(), q).sample(n, noise_std=0.1, generator=draw)
     if not augment:
         return GatedCovariance(x, activation=activation)
     noise = augment * torch.randn(2, *x.shape, generator=draw, dtype=x.dtype)

@@ -9,31 +9,30 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 from torch.func import vjp
 
-from kontrast._types import Tensor
+from kontrast.bounds import Bound, Form
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
 from kontrast.dynamics import Problem, Snapshot, gradient_descent
 from kontrast.kernels import empirical_ntk, infinite_nngp
-from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
-from kontrast.theory import (
-    Bound,
-    Form,
+from kontrast.learnability import (
     JacobianBall,
-    LinearisationConstants,
+    LinearizationConstants,
     closed_ball,
     gronwall,
     gronwall_at_new_point,
     jacobian_at,
-    linearisation_constants,
+    linearization_constants,
     required_width,
     taylor_remainder,
     theorem_b2,
     theorem_b3,
 )
+from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 
 ROUNDING = 1e-9
 N_PLAIN, N_KIND, N_NEW = 10, 3, 3
@@ -114,7 +113,7 @@ class _Descent:
 
     net: MLP
     task: _Task
-    constants: LinearisationConstants
+    constants: LinearizationConstants
     points: dict[int, Parameters]
     residuals: Tensor  # ‖f_t − Y‖ at every step
     paths: Tensor  # Σ ‖θ_j − θ_{j−1}‖ up to it
@@ -139,20 +138,20 @@ class _Descent:
         )
         assert run.outputs is not None
         kernels = {step: _kernel(net, task.x, point) for step, point in watch.points.items()}
-        linearised = Linearized.of(net)
+        linearized = Linearized.of(net)
         start = run.outputs[0] - task.targets
         linear = _linear_residuals(kernels[0], start, rate, len(run.steps) - 1)
         return cls(
             net,
             task,
-            linearisation_constants(net, task.x, task.targets, learning_rate=rate),
+            linearization_constants(net, task.x, task.targets, learning_rate=rate),
             watch.points,
             residuals=(run.outputs - task.targets).flatten(1).norm(dim=1).cpu(),
             paths=run.records["move"].cumsum(0),
             gaps=(run.outputs - task.targets - linear).flatten(1).norm(dim=1).cpu(),
             drifts={step: float((K - kernels[0]).norm()) for step, K in kernels.items()},
             remainders={
-                step: float((net.at(point, task.x) - linearised(point, task.x)).norm())
+                step: float((net.at(point, task.x) - linearized(point, task.x)).norm())
                 for step, point in watch.points.items()
             },
         )
@@ -210,7 +209,7 @@ class _Flow:
     @classmethod
     def of(cls, task: _Task, width: int, seed: int) -> _Flow:
         net = task.net(width, seed)
-        constants = linearisation_constants(net, task.x, task.targets, learning_rate=task.rate(net))
+        constants = linearization_constants(net, task.x, task.targets, learning_rate=task.rate(net))
         decay, top = constants.smallest_start, constants.largest_start
         tau = 0.1 / top  # in units of η_0 t; at 0.25 the error of the steps is as large as the gap
         n_steps = math.ceil(4 / (decay * tau))
@@ -425,7 +424,7 @@ def _widths_by_size(setting: Setting) -> Panel:
         for n in SIZES:
             task = _task(setting, n, 0, kind=kind)
             net = task.net(1024, 0)
-            constants = linearisation_constants(net, task.x, task.targets, learning_rate=1.0)
+            constants = linearization_constants(net, task.x, task.targets, learning_rate=1.0)
             start = jacobian_at(net, task.x)
             for form in FORMS:
                 name = f"{'(91)' if form == 'printed' else 'sharp'}, {'kind ' if kind else ''}digits"

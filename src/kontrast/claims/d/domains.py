@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from torch import Tensor
 
-from kontrast._types import Tensor
-from kontrast.kernels import InfiniteNetwork
-from kontrast.spectral import TangentKernel, hypercube
+from kontrast.kernels import InfiniteNetwork, TangentKernel
+from kontrast.learnability import hypercube
 
 EXACT = 1e-10
 

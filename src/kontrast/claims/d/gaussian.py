@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.d.domains import EXACT, cube, least, tangent_kernel
 from kontrast.claims.evidence import Criterion, Curve, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
-from kontrast.spectral import (
+from kontrast.learnability import (
     Eigensystem,
     MeasuredLearning,
     Parities,

@@ -10,20 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from kontrast._types import Tensor
 from kontrast.claims.d.domains import EXACT, cube, least, tangent_kernel
 from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.estimators import SpectralContrastive
-from kontrast.kernels import InfiniteNetwork
-from kontrast.spectral import (
-    FeatureKernel,
+from kontrast.kernels import FeatureKernel, InfiniteNetwork, TangentKernel
+from kontrast.learnability import (
     MeasuredLearning,
     Parities,
     Spectrum,
-    TangentKernel,
     circle,
     circle_spectrum,
     eigensystem,

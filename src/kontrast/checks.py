@@ -1,0 +1,202 @@
+"""Every refusal of bad input, once: what was wrong, what was given, how to fix it.
+
+One rule for each kind of value, everywhere. A whole number is anything that `operator.index` takes (Python's, numpy's,
+a tensor of one integer) and never a bool. A number is real, and never a bool. A device or a dtype is a string or
+torch's own object. Messages name the Python argument; the command line translates that name into its option.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from kontrast.errors import InputError
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def require_whole(name: str, value: Any, *, least: int = 1, most: int | None = None, otherwise: str = "") -> int:
+    """`value` as an int between `least` and `most`; `otherwise` names what else is allowed, as in ", or 'all'"."""
+    whole = as_whole(value)
+    if whole is None or whole < least:
+        raise InputError(f"{name} must be a whole number of at least {least}{otherwise}, got {value!r}")
+    if most is not None and whole > most:
+        raise InputError(f"{name} must be a whole number of at most {most}{otherwise}, got {value!r}")
+    return whole
+
+
+def as_whole(value: Any) -> int | None:
+    """`value` as an int where it is a whole number, else None."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, Python's or numpy's, and no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def require_positive(**values: float) -> None:
+    """Refuse named values that are not finite numbers above zero."""
+    for name, value in values.items():
+        if not is_number(value) or not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} must be a positive number, got {value}; pass a value above 0")
+
+
+def require_not_negative(**values: float) -> None:
+    """Refuse named values that are not numbers of at least zero; infinity is one, NaN is none."""
+    for name, value in values.items():
+        if not is_number(value) or not value >= 0:
+            raise InputError(f"{name} must be a number of 0 or more, got {value!r}")
+
+
+def require_finite_not_negative(**values: float) -> None:
+    """Refuse named values that are not finite numbers of at least zero, as a ridge is."""
+    for name, value in values.items():
+        if not is_number(value) or not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
+def require_between(name: str, value: Any, low: float, high: float, *, low_included: bool = True) -> float:
+    """`value` as a float between `low` and `high`."""
+    inside = is_number(value) and (low <= value <= high if low_included else low < value <= high)
+    if not inside:
+        least = f"at least {low:g}" if low_included else f"above {low:g}"
+        raise InputError(f"{name} must be a number {least} and at most {high:g}, got {value!r}")
+    return float(value)
+
+
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse an option that is none of the words `choices`."""
+    words = list(choices)
+    if value not in words:
+        raise InputError(f"{name} must be one of {', '.join(words)}, got {value!r}")
+
+
+def require_type(name: str, value: Any, kind: type | tuple[type, ...], fix: str = "") -> None:
+    """Refuse what is not of `kind`; `fix` says how to make one."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(one.__name__ for one in kinds)
+        raise InputError(f"{name} must be {wanted}, got {in_words(value)}{f'; {fix}' if fix else ''}")
+
+
+def require_floating(name: str, value: Any, fix: str = "use torch.as_tensor(…).double()") -> None:
+    """Refuse what is not a tensor of real floating-point numbers."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise InputError(f"{name} must be a tensor of floating-point numbers, got {in_words(value)}; {fix}")
+
+
+def require_finite(name: str, tensor: Tensor, fix: str = "check what is behind it") -> None:
+    """Refuse a tensor that holds NaN or infinity."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise InputError(f"{name} holds NaN or infinite values; {fix}")
+
+
+def require_shape(name: str, tensor: Tensor, shape: Sequence[int | str], fix: str = "") -> None:
+    """Refuse a tensor of another shape. A size is a number, or a letter that stands for any of at least one."""
+    given = tuple(tensor.shape)
+    fits = len(given) == len(shape) and all(
+        size >= 1 if isinstance(wanted, str) else size == wanted for size, wanted in zip(given, shape, strict=True)
+    )
+    if not fits:
+        wanted = f"({', '.join(str(size) for size in shape)}{',' if len(shape) == 1 else ''})"
+        raise InputError(f"{name} must have shape {wanted}, got {given}{f'; {fix}' if fix else ''}")
+
+
+def require_matrix(name: str, value: Any, shape: Sequence[int | str] = ("n", "d"), fix: str = "") -> None:
+    """Refuse what is not a finite floating-point tensor of this shape."""
+    require_floating(name, value)
+    require_shape(name, value, shape, fix)
+    require_finite(name, value)
+
+
+def require_same_length(**values: Sized) -> None:
+    """Refuse named sequences or tensors of different lengths."""
+    lengths = {name: len(value) for name, value in values.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError(
+            f"{' and '.join(lengths)} must have one length, got {' and '.join(map(str, lengths.values()))}"
+        )
+
+
+def require_same_dtype(**tensors: Tensor) -> None:
+    """Refuse named tensors of different dtypes."""
+    (first, like), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.dtype != like.dtype:
+            raise InputError(
+                f"{name} must be {like.dtype} like {first}, got {tensor.dtype}; use {name}.to({first}.dtype)"
+            )
+
+
+def require_callable(name: str, value: Any, fix: str = "pass a function") -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {in_words(value)}; {fix}")
+
+
+def require_generator(value: Any, name: str = "generator") -> None:
+    """Refuse what is not a `torch.Generator`."""
+    if not isinstance(value, torch.Generator):
+        raise InputError(
+            f"{name} must be a torch.Generator, got {in_words(value)}; use torch.Generator().manual_seed(0)"
+        )
+
+
+def increasing_times(times: ArrayLike) -> NDArray[np.float64]:
+    """The times as an array; refuses what is not a list of finite, increasing numbers from 0 on."""
+    try:
+        array = np.asarray(times, dtype=float)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    in_order = array.ndim == 1 and len(array) > 0 and array[0] >= 0 and bool((np.diff(array) > 0).all())
+    if not (in_order and np.isfinite(array).all()):
+        given = array.tolist() if array.size else times
+        raise InputError(
+            f"times must be finite, increasing and start at 0 or later, got {given}; pass a list such as [0, 0.5, 1]"
+        )
+    return array
+
+
+def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Torch's number type: float32 or float64, by name or as torch's own object."""
+    for name, known in DTYPES.items():
+        if dtype in (name, known):
+            return known
+    raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Torch's device, by name or as torch's own object; refuses a device this machine does not have."""
+    name = str(device) if isinstance(device, torch.device) else device
+    kind, _, index = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if kind not in ("cpu", "cuda") or (index and not (index.isascii() and index.isdigit())):
+        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {name!r} was asked for but torch sees no CUDA GPU here; use device='cpu'")
+    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        raise InputError(f"device {name!r} was asked for but there are {torch.cuda.device_count()} GPUs; use 'cuda:0'")
+    return torch.device("cpu") if kind == "cpu" else torch.device(name)
+
+
+def in_words(given: Any) -> str:
+    """What was given where something else was asked for: a tensor's dtype and shape, or the type's name."""
+    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+
+
+def features_not_finite() -> InputError:
+    """What to say of features from which no moments can be taken."""
+    return InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")

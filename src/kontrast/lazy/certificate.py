@@ -1,0 +1,426 @@
+"""An a-posteriori certificate on how far a tangent kernel moved between two parameter points of a smooth network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev, jvp, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kontrast.bounds import Assumption, Bound
+from kontrast.errors import InputError
+from kontrast.memory import rows_that_fit
+from kontrast.nets import MLP, Parameters, PureFunction, pure_function
+
+# Operations whose derivative jumps somewhere (relu) or whose second derivative does (elu). `where` is a branch: it may
+# be smooth, but nobody has said so.
+_KINKED = frozenset(
+    {"relu", "relu6", "leaky_relu", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "threshold", "elu"}
+    | {"hardtanh", "hardswish", "hardsigmoid", "softshrink", "hardshrink", "heaviside", "where", "abs", "sign", "sgn"}
+    | {f"max_pool{d}d{indices}" for d in (1, 2, 3) for indices in ("", "_with_indices")}
+    | {f"{kind}_max_pool{d}d" for d in (2, 3) for kind in ("adaptive", "fractional")}
+    | {"max", "min", "amax", "amin", "maximum", "minimum", "fmax", "fmin", "clamp", "clamp_min", "clamp_max"}
+    | {"round", "floor", "ceil", "trunc", "frac", "remainder", "fmod", "sort", "topk", "median", "kthvalue"}
+    | {"gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "masked_fill", "masked_select", "bucketize", "nonzero"}
+)
+ADAPTIVE_NODES = (9, 17, 33, 65)  # nested
+RESOLVED = 0.1  # share of the quadrature error in the bound up to which the chord counts as resolved
+_ROUNDING = 64  # units in the last place of ‖∇f_i(x)‖‖∇f_j(y)‖, the size of what cancels in K(1) − K(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    r"""A bound on every entry of $K(\theta) - K(\theta_0)$, for θ anywhere on the chord from `start` to `end`.
+
+    All tensors are (n, n, c, c), indexed like `kernels.empirical_ntk`.
+
+    Attributes:
+        bound: the certificate, with `quadrature_error` and `rounding` added.
+        change: K(end) − K(start), the truth at the end of the chord.
+        quadrature_error: how far the interpolants through all nodes and through every other node lie apart.
+        rounding: the number type's share.
+        radius: ‖θ_t − θ_0‖₂.
+        order: 1 or 2, as asked.
+        assumptions: smoothness, and a resolved quadrature; where one fails, `bound` is a number and no theorem.
+    """
+
+    bound: Tensor
+    change: Tensor
+    quadrature_error: Tensor
+    rounding: Tensor
+    radius: float
+    order: int
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def value(self) -> float:
+        """The largest entry of the bound."""
+        return float(self.bound.max())
+
+    @property
+    def measured(self) -> float:
+        """The largest entry of the true change."""
+        return float(self.change.abs().max())
+
+    @property
+    def ratio(self) -> float:
+        """Largest bound over largest change."""
+        return self.as_bound().ratio
+
+    @property
+    def ratios(self) -> Tensor:
+        """Bound over change, entry by entry (n, n, c, c); infinite where an entry did not change."""
+        return self.bound / self.change.abs()
+
+    @property
+    def median_ratio(self) -> float:
+        """The median of `ratios`."""
+        return float(self.ratios.flatten().median())
+
+    @property
+    def max_ratio(self) -> float:
+        """The largest of `ratios`: an entry that returned to where it was makes it large, and says little."""
+        return float(self.ratios.max())
+
+    @property
+    def valid(self) -> bool:
+        """Whether the network is smooth and the quadrature resolved, without which there is no certificate."""
+        return all(assumption.holds for assumption in self.assumptions)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every entry respects its bound."""
+        return bool((self.change.abs() <= self.bound).all())
+
+    def as_bound(self) -> Bound:
+        """The largest entry as a `Bound` beside its measurement."""
+        return Bound(
+            name="max |K(t) − K(0)|",
+            source=f"certificate of order {self.order}",
+            value=self.value,
+            constants={
+                "radius": self.radius,
+                "quadrature error": float(self.quadrature_error.max()),
+                "rounding": float(self.rounding.max()),
+            },
+            assumptions=self.assumptions,
+            measured=self.measured,
+        )
+
+    def __str__(self) -> str:
+        return str(self.as_bound())
+
+
+def ntk_certificate(
+    function: nn.Module | PureFunction,
+    start: Mapping[str, Tensor],
+    end: Mapping[str, Tensor],
+    x: Tensor,
+    *,
+    order: int = 1,
+    nodes: int | None = None,
+    memory: float | None = None,
+) -> Certificate:
+    r"""How far the tangent kernel of `function` at the points `x` can have moved on the chord from `start` to `end`.
+
+    With Δ = θ_t − θ_0, θ(s) = θ_0 + sΔ, $g_a = \nabla f_i(x)$ for a = (x, i), and dots for d/ds, so that
+    $\dot g_a = H_i(x)\,Δ$ and $\ddot g_a = \partial^3 f_i(x)[Δ, Δ]$, the kernel $K_{ab} = g_a^\top g_b$ has
+
+    $$K' = \dot g_a^\top g_b + g_a^\top \dot g_b, \qquad
+      K'' = \ddot g_a^\top g_b + 2\,\dot g_a^\top \dot g_b + g_a^\top \ddot g_b .$$
+
+    * Order 1, the tightest: $|K(s) - K(0)| \le \int_0^1 |K'|$ for every s in [0, 1], the entry's total variation.
+    * Order 2: $|K(s) - K(0)| \le |K'(0)| + \int_0^1 (1-u)\,|K''(u)|\,du$ for every s (Taylor's formula; its remainder
+      grows with s). Larger than order 1, but it splits what the start's slope foretold from what came by curvature.
+
+    Lemma 8 of paper A bounds the same by 2·max‖H‖·max‖g‖·‖Δ‖. Its three maxima and Cauchy and Schwarz cost a factor
+    that grows as √M: it falls as M^-½, the change and the terms here as 1/M. Order 1 with ‖ġ_a‖‖g_b‖ + ‖g_a‖‖ġ_b‖ for
+    |K'| would be per-point, and 3 to 9 times the change instead of 1 to 3; with norms in order 2 it is 11 to 18.
+
+    Only the end points enter, not the path: of all paths the chord is the shortest. K' or K'' is interpolated from
+    Chebyshev points of the chord, 9 of them and twice as many until the error is at most a tenth of the bound; its ends
+    are among them, so the true change comes free. The interpolant's error is judged by the one through every other node
+    (their L¹ distance), reported and added; it is an estimate, and the one step here that is no proof: where it stays
+    larger, the assumption "quadrature" fails. The rule's weights are positive, so the bound is never below |∫ p|.
+
+    An `MLP` with a smooth activation costs about 3 (order 1) or 6 kernels a node, layer by layer; other modules go
+    through per-point gradients and their forward derivatives, c·p numbers a point.
+
+    Args:
+        function: a module in evaluation mode, or a pure function f(parameters, x) → (n, c).
+        start: θ_0 by name. All parameters named here count.
+        end: θ_t, by the same names.
+        x: the points (n, …).
+        order: 1 or 2.
+        nodes: 3, 5, 9, 17, …, a fixed number of points; as many as needed, up to 65, without.
+        memory: bytes of work; half of what is free without. Points go in blocks that fit, at the price of repeating.
+    """
+    _check(start, end, x, order, nodes)
+    f = pure_function(function) if isinstance(function, nn.Module) else function
+    origin = {name: p.detach() for name, p in start.items()}
+    step = {name: end[name].detach().to(p) - p for name, p in origin.items()}
+    kinks = _kinks(function, f, origin, x)
+    chord = _Chord(f, origin, step, x, order, memory, net=_layerwise(function))
+    kernels: list[list[Tensor]] = []
+    for size in (nodes,) if nodes is not None else ADAPTIVE_NODES:
+        kernels = _at_nodes(chord, size, known=kernels)
+        bound, error, rounding = _bounded(kernels, order)
+        share = float(error.max() / bound.max())
+        if share <= RESOLVED:
+            break
+    n = len(x)
+
+    def entries(matrix: Tensor) -> Tensor:
+        return matrix.reshape(n, -1, n, len(matrix) // n).permute(0, 2, 1, 3)  # (n·c, n·c) → (n, n, c, c)
+
+    return Certificate(
+        bound=entries(bound),
+        change=entries(kernels[-1][0] - kernels[0][0]),
+        quadrature_error=entries(error),
+        rounding=entries(rounding),
+        radius=math.sqrt(sum(float(d.double().square().sum()) for d in step.values())),
+        order=order,
+        assumptions=(
+            Assumption("5 (smoothness)", not kinks, f"kinks or branches: {', '.join(kinks)}" if kinks else "no kinks"),
+            Assumption("quadrature", share <= RESOLVED, f"its error is {share:.1%} of the bound, {len(kernels)} nodes"),
+        ),
+    )
+
+
+def _at_nodes(chord: _Chord, nodes: int, *, known: list[list[Tensor]]) -> list[list[Tensor]]:
+    """The kernels at all nodes; `known` are those at every other one, where there are half as many."""
+    points = clenshaw_curtis_points(nodes).tolist()
+    with torch.no_grad():
+        return [known[i // 2] if known and i % 2 == 0 else chord.kernels(s) for i, s in enumerate(points)]
+
+
+def _bounded(kernels: list[list[Tensor]], order: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The bound on every entry, and the shares of quadrature and rounding in it."""
+    derivative = torch.stack([found[order] for found in kernels])
+    rule = _Rule.on(len(kernels))
+    variation, error = rule.integrate(derivative, weight=(lambda s: 1 - s) if order == 2 else (lambda s: 1.0))
+    size = torch.stack([found[0].diagonal().sqrt() for found in kernels]).amax(0)  # ‖g_a‖
+    rounding = _ROUNDING * torch.finfo(size.dtype).eps * size[:, None] * size
+    bound = variation + error + rounding
+    return bound if order == 1 else bound + kernels[0][1].abs(), error, rounding
+
+
+def clenshaw_curtis_points(nodes: int) -> Tensor:
+    """Chebyshev points of [0, 1], from 0 to 1."""
+    return (1 - torch.linspace(0, math.pi, nodes, dtype=torch.float64).cos()) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """∫|p| and ∫|p − q| for the interpolants p through all nodes and q through every other one.
+
+    |p| has kinks, so a rule on the nodes would do badly; p is cheap to evaluate, so it is done on 16 panels of 8 Gauss
+    points. Gauss sums have positive weights and are exact for p, hence Σ w|p| ≥ |Σ w p| = |∫p|.
+    """
+
+    points: Tensor  # (k,)
+    weights: Tensor  # (k,)
+    fine: Tensor  # (k, nodes): values of p at the points from values at the nodes
+    coarse: Tensor  # (k, nodes): the same for q
+
+    @classmethod
+    def on(cls, nodes: int, *, n_panels: int = 16, n_gauss: int = 8) -> _Rule:
+        """The rule for that many Chebyshev points."""
+        t, w = np.polynomial.legendre.leggauss(n_gauss)
+        points = ((np.arange(n_panels)[:, None] + (1 + t) / 2) / n_panels).ravel()
+        knots = clenshaw_curtis_points(nodes).numpy()
+        fine, coarse = _interpolation(knots, points), np.zeros((len(points), nodes))
+        coarse[:, ::2] = _interpolation(knots[::2], points)
+        weights = np.tile(w / 2, n_panels) / n_panels
+        return cls(*(torch.from_numpy(array) for array in (points, weights, fine, coarse)))
+
+    def integrate(self, values: Tensor, *, weight: Callable[[float], float]) -> tuple[Tensor, Tensor]:
+        """∫ weight·|p| and ∫ weight·|p − q|, entry by entry, from values (nodes, …)."""
+        total, gap = torch.zeros_like(values[0]), torch.zeros_like(values[0])
+        for s, w, fine, coarse in zip(self.points.tolist(), self.weights.tolist(), self.fine, self.coarse, strict=True):
+            p, q = (torch.tensordot(row.to(values), values, 1) for row in (fine, coarse))
+            total += w * weight(s) * p.abs()
+            gap += w * weight(s) * (p - q).abs()
+        return total, gap
+
+
+def _interpolation(knots: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Values at the points of the polynomial through values at the knots, as a matrix."""
+    degree = len(knots) - 1
+    basis, at_knots = (np.polynomial.chebyshev.chebvander(2 * s - 1, degree) for s in (points, knots))
+    return np.linalg.solve(at_knots.T, basis.T).T
+
+
+@dataclass(frozen=True, eq=False)
+class _Chord:
+    """θ(s) = origin + s·step, and the kernel there with its derivatives in s."""
+
+    f: PureFunction
+    origin: Parameters
+    step: Parameters
+    x: Tensor
+    order: int
+    memory: float | None
+    net: MLP | None  # a net whose kernel is known layer by layer
+
+    def kernels(self, s: float) -> list[Tensor]:
+        """[K, K'] or [K, K', K''] at θ(s), each (n·c, n·c)."""
+        at = self._reference.new_tensor(s)
+        if self.net is not None:
+            net = self.net
+            return _derivatives(lambda u: _mlp_kernel(net, self._theta(u), self.x), at, self.order)
+        c, n = self.f(self.origin, self.x[:1]).shape[1], len(self.x)
+        p = sum(value.numel() for value in self.origin.values())
+        # Two blocks of jets, and as much again while automatic differentiation holds its intermediate results.
+        per_point = 4 * (self.order + 1) * c * p * at.element_size()
+        size = rows_that_fit(per_point, n, memory=self.memory, device=at.device, what="parameter gradients")
+        found = list(at.new_zeros(self.order + 1, n * c, n * c))
+        for i, j, at_i, at_j in self._block_pairs(at, size):
+            rows, columns = slice(i * c, i * c + len(at_i[0])), slice(j * c, j * c + len(at_j[0]))
+            for matrix, part in zip(found, _products(at_i, at_j), strict=True):
+                matrix[rows, columns] = part
+                matrix[columns, rows] = part.mT
+        return found
+
+    @property
+    def _reference(self) -> Tensor:
+        return next(iter(self.origin.values()))
+
+    def _theta(self, s: Tensor) -> Parameters:
+        return {name: p + s * self.step[name] for name, p in self.origin.items()}
+
+    def _block_pairs(self, s: Tensor, size: int) -> Iterator[tuple[int, int, list[Tensor], list[Tensor]]]:
+        starts = range(0, len(self.x), size)
+        for i in starts:
+            at_i = self._jets(self.x[i : i + size], s)
+            for j in starts:
+                if j >= i:
+                    yield i, j, at_i, at_i if j == i else self._jets(self.x[j : j + size], s)
+
+    def _jets(self, x: Tensor, s: Tensor) -> list[Tensor]:
+        """[g, ġ] or [g, ġ, g̈], each (b·c, p), a row for each point and output."""
+
+        def gradients(u: Tensor) -> Tensor:
+            theta = self._theta(u)
+
+            def rows(point: Tensor) -> Tensor:
+                slopes = jacrev(lambda p: self.f(p, point.unsqueeze(0))[0])(theta)
+                return torch.cat([slope.flatten(1) for slope in slopes.values()], dim=1)  # (c, p)
+
+            return vmap(rows)(x).flatten(0, 1)
+
+        try:
+            return _derivatives(gradients, s, self.order)
+        except NotImplementedError as error:
+            raise InputError(
+                f"a layer has no forward-mode derivative: {str(error).splitlines()[0]}; "
+                f"write that layer with basic operations"
+            ) from error
+
+
+def _derivatives(h: Callable[[Tensor], Tensor], s: Tensor, order: int) -> list[Tensor]:
+    """[h, h', …, h^(order)] at s, by forward mode within forward mode."""
+    one = torch.ones_like(s)
+
+    def pair(u: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = jvp(h, (u,), (one,))  # type: ignore[misc]
+        return value, slope
+
+    if order == 1:
+        return list(pair(s))
+    (value, first), (_, second) = jvp(pair, (s,), (one,))  # type: ignore[misc]
+    return [value, first, second]
+
+
+def _products(a: Sequence[Tensor], b: Sequence[Tensor]) -> list[Tensor]:
+    """K, K' and, where second derivatives are given, K'' between two blocks of rows."""
+    found = [a[0] @ b[0].mT, a[1] @ b[0].mT + a[0] @ b[1].mT]
+    if len(a) > 2:
+        found.append(a[2] @ b[0].mT + 2 * (a[1] @ b[1].mT) + a[0] @ b[2].mT)
+    return found
+
+
+def _mlp_kernel(net: MLP, parameters: Parameters, x: Tensor) -> Tensor:
+    r"""K = Σ over layers of (signals back)·(signals back)ᵀ ∘ (signals in)·(signals in)ᵀ, (n·c, n·c), differentiable.
+
+    `kernels.empirical_ntk` computes the same, faster, in place; forward mode needs it as one plain expression.
+    """
+    V, W = net.layers(parameters)
+    *hidden_scales, scale = net.scales
+    inputs, slopes = [x.flatten(1)], []
+    for factor, V_l in zip(hidden_scales, V, strict=True):
+        a = factor * inputs[-1] @ V_l.mT
+        inputs.append(net.activation(a))
+        slopes.append(net.activation.first(a))
+    n, c = len(x), W.shape[1]
+    gram = scale**2 * inputs[-1] @ inputs[-1].mT  # (n, n)
+    kernel = gram[:, None, :, None] * torch.eye(c, dtype=gram.dtype, device=gram.device)[:, None, :]  # (n, c, n, c)
+    back = scale * W.mT  # ∂f/∂h of the last hidden layer, (c, M), the same for all points
+    for level in reversed(range(net.depth)):
+        back = hidden_scales[level] * slopes[level][:, None, :] * back  # (n, c, M)
+        rows = back.flatten(0, 1)
+        gram = inputs[level] @ inputs[level].mT
+        kernel = kernel + (rows @ rows.mT).reshape(n, c, n, c) * gram[:, None, :, None]
+        back = back @ V[level]
+    return kernel.reshape(n * c, n * c)
+
+
+def _layerwise(function: nn.Module | PureFunction) -> MLP | None:
+    """The plain `MLP` behind a function, itself or the owner of a bound `at`; a subclass may compute something else."""
+    net = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    plain = isinstance(net, MLP) and type(net).forward is MLP.forward and type(net).at is MLP.at
+    if not plain or not (function is net or getattr(function, "__func__", None) is MLP.at):
+        return None
+    assert isinstance(net, MLP)
+    return net if net.activation.smooth else None
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down which kinked operations a computation uses, functional ones too, which no list of modules shows."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__.rstrip("_")
+        if name in _KINKED:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _kinks(function: nn.Module | PureFunction, f: PureFunction, origin: Parameters, x: Tensor) -> tuple[str, ...]:
+    """The kinked operations of one forward pass, by name."""
+    if _layerwise(function) is not None:  # its activation is known to be smooth; leaky_relu:1 is, for one
+        return ()
+    with torch.no_grad(), _Recorder() as recorder:
+        f(origin, x[:1])
+    return tuple(sorted(recorder.found))
+
+
+def _check(start: Mapping[str, Tensor], end: Mapping[str, Tensor], x: Tensor, order: int, nodes: int | None) -> None:
+    if not start:
+        raise InputError("start holds no parameters, so there is no kernel")
+    for name, p in start.items():
+        if name not in end or end[name].shape != p.shape:
+            given = tuple(end[name].shape) if name in end else "nothing"
+            raise InputError(f"end needs {tuple(p.shape)} for the parameter {name!r}, got {given}")
+        if not (bool(torch.isfinite(p).all()) and bool(torch.isfinite(end[name]).all())):
+            raise InputError(f"the parameter {name!r} holds NaN or infinite values: the run diverged, nothing to bound")
+    if not isinstance(x, Tensor) or x.ndim < 2 or len(x) == 0:
+        given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"x must hold points (n, …) with n >= 1, got {given}")
+    if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
+        raise InputError(f"x must hold finite floating-point numbers, got {x.dtype}; leave out NaN and infinite ones")
+    if order not in (1, 2):
+        raise InputError(f"order must be 1 or 2, got {order!r}")
+    if nodes is not None and (nodes < 3 or (nodes - 1) & (nodes - 2)):
+        raise InputError(f"nodes must be 2^k + 1 and at least 3, so that rules nest, got {nodes}; use 5 or 9")

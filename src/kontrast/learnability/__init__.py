@@ -1,0 +1,98 @@
+"""Paper D: linearized training, learning rates, kernel regression, eigenlearning, bounds."""
+
+from kontrast.learnability.bounds import (
+    JacobianBall,
+    LinearizationConstants,
+    closed_ball,
+    gronwall,
+    gronwall_at_new_point,
+    jacobian_at,
+    jacobian_on_ball,
+    linearization_constants,
+    required_width,
+    taylor_remainder,
+    theorem_b2,
+    theorem_b3,
+)
+from kontrast.learnability.domains import (
+    Parities,
+    circle,
+    circle_spectrum,
+    hypercube,
+    hypercube_spectrum,
+    parities,
+    sphere_spectrum,
+    zonal_polynomials,
+)
+from kontrast.learnability.eigenlearning import Prediction, Spectrum, kappa, predict_learning
+from kontrast.learnability.learning_rates import LearningRates, learning_rates
+from kontrast.learnability.linearized import (
+    LinearizationGap,
+    LinearizedFlow,
+    LinearizedNetwork,
+    linearization_gap,
+    linearized_flow,
+    linearized_mse,
+)
+from kontrast.learnability.mse import Ensemble, MSETraining, ensemble, mse_training
+from kontrast.learnability.pointwise import PointPrediction, predict_at_points
+from kontrast.learnability.regression import KernelRegression, kernel_regression
+from kontrast.learnability.transfer import (
+    Eigensystem,
+    MeasuredLearning,
+    eigensystem,
+    learnability,
+    measure_learning,
+    transfer_derivative,
+    transfer_matrix,
+)
+
+__all__ = [
+    "Eigensystem",
+    "Ensemble",
+    "JacobianBall",
+    "KernelRegression",
+    "LearningRates",
+    "LinearizationConstants",
+    "LinearizationGap",
+    "LinearizedFlow",
+    "LinearizedNetwork",
+    "MSETraining",
+    "MeasuredLearning",
+    "Parities",
+    "PointPrediction",
+    "Prediction",
+    "Spectrum",
+    "circle",
+    "circle_spectrum",
+    "closed_ball",
+    "eigensystem",
+    "ensemble",
+    "gronwall",
+    "gronwall_at_new_point",
+    "hypercube",
+    "hypercube_spectrum",
+    "jacobian_at",
+    "jacobian_on_ball",
+    "kappa",
+    "kernel_regression",
+    "learnability",
+    "learning_rates",
+    "linearization_constants",
+    "linearization_gap",
+    "linearized_flow",
+    "linearized_mse",
+    "measure_learning",
+    "mse_training",
+    "parities",
+    "predict_at_points",
+    "predict_learning",
+    "required_width",
+    "sphere_spectrum",
+    "taylor_remainder",
+    "theorem_b2",
+    "theorem_b3",
+    "transfer_derivative",
+    "transfer_matrix",
+    "zonal_polynomials",
+]

@@ -1,0 +1,304 @@
+r"""The linearised network: trained in closed form under MSE, as an ODE under any loss, and beside the true network.
+
+$f^{lin}_t(x) = f(x; \theta_0) + J(x; \theta_0)(\theta_t - \theta_0)$. Paper D's (22) and (101) print $f(\theta_t)$ in
+the place of $f(\theta_0)$, which counts the movement twice; what follows there, and here, starts from $f(\theta_0)$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vjp
+
+from kontrast.checks import increasing_times, require_positive
+from kontrast.dynamics import (
+    Problem,
+    Recorder,
+    Status,
+    Tape,
+    Trajectory,
+    distance_from,
+    fixed_kernel_descent,
+    fixed_kernel_flow,
+    flat_kernel,
+    gradient_descent,
+)
+from kontrast.errors import InputError
+from kontrast.kernels import NTKOperator, empirical_ntk
+from kontrast.learnability.mse import MSETraining, Training, mse_training, require_method, require_targets
+from kontrast.nets import Linearized, Parameters
+
+
+@dataclass(frozen=True, eq=False)
+class LinearizedNetwork:
+    """A module's linearisation in training on MSE, at any time; made by `linearized_mse`.
+
+    `time` as in `MSETraining`: from 0 to `math.inf`, whole numbers for descent.
+    """
+
+    training: MSETraining
+    model: Linearized
+    inputs: Tensor
+    trained: tuple[str, ...]  # the names of the parameters that move
+
+    def outputs(self, time: float) -> Tensor:
+        """f_lin at the training inputs, (n, z)."""
+        return self.training.outputs(time)
+
+    def predict(self, x: Tensor, time: float) -> Tensor:
+        """f_lin at any inputs, (m, z), through the parameters: no kernel from x to the training inputs is formed."""
+        parameters = self.parameters(time)
+        like = next(iter(parameters.values()))
+        if not isinstance(x, Tensor) or x.device != like.device or (x.is_floating_point() and x.dtype != like.dtype):
+            given = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"x must be a tensor like the net's, {like.dtype} on {like.device}, got {given}")
+        if x.shape[1:] != self.inputs.shape[1:] or x.ndim == 0 or not bool(torch.isfinite(x).all()):
+            shape = ("m", *self.inputs.shape[1:])
+            raise InputError(f"x must be finite and like the training inputs, {shape}, got {tuple(x.shape)}")
+        with torch.no_grad():
+            return self.model(parameters, x)
+
+    def parameters(self, time: float) -> Parameters:
+        r"""$\theta_t = \theta_0 + J^\top a_t$ by one backward pass; parameters that do not train stay."""
+        weights, origin = self.training.weights(time), self.model.origin
+        chosen = {name: origin[name] for name in self.trained}
+        with torch.inference_mode(False):
+            # A copy, made inside: a first layer may work in place.
+            _, pullback = vjp(lambda p: self.model.function({**origin, **p}, self.inputs.clone()), chosen)  # type: ignore[misc]
+            (direction,) = pullback(weights)
+        return {name: p + direction[name] if name in direction else p.clone() for name, p in origin.items()}
+
+    def distance(self, time: float) -> float:
+        """‖θ_t − θ_0‖, from the kernel alone."""
+        return self.training.distance(time)
+
+    def loss(self, time: float) -> float:
+        """½‖f_lin − Y‖² at the training inputs."""
+        return self.training.loss(time)
+
+
+def linearized_mse(
+    module: nn.Module, x: Tensor, targets: Tensor, *, learning_rate: float = 1.0, method: Training = "flow"
+) -> LinearizedNetwork:
+    """The linearisation of a module around its parameters, trained on ½‖f(x) − targets‖², at any time in closed form.
+
+    Exactly what gradient flow, or gradient descent, makes of `kontrast.nets.Linearized` (paper D, claim D.lee). The
+    kernel is `empirical_ntk` of the parameters that train, (n·z)² numbers.
+
+    Args:
+        module: any module with outputs (n, z) and independent rows; it is not changed.
+        x: training inputs, (n, …).
+        targets: (n, z).
+        learning_rate: η.
+        method: "flow", or "descent" in steps of η.
+    """
+    require_positive(learning_rate=learning_rate)
+    require_method(method)
+    model, outputs = _at_start(module, x)
+    require_targets(targets, outputs)
+    training = mse_training(empirical_ntk(module, x), outputs, targets, learning_rate=learning_rate, method=method)
+    return LinearizedNetwork(training, model, x.detach(), _trained(module))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearizedFlow:
+    """Outputs of the linearised network along gradient flow; row k belongs to `times[k]`."""
+
+    times: tuple[float, ...]
+    outputs: Tensor  # (k, m, z) in float64, at the problem's inputs
+    new_outputs: Tensor | None  # (k, p, z) in float64, at the new ones
+
+
+def linearized_flow(
+    module: nn.Module,
+    problem: Problem,
+    *,
+    times: Sequence[float],
+    new_inputs: Tensor | None = None,
+    tolerance: float = 1e-9,
+) -> LinearizedFlow:
+    r"""Gradient flow of the linearised network on any objective: $\dot f(x) = -\Theta(x, X)\,\partial L/\partial f(X)$.
+
+    For losses without a closed form, cross-entropy and the contrastive ones say; MSE has `linearized_mse`. Integrated
+    in float64 by `fixed_kernel_flow`.
+
+    Args:
+        module: any module with outputs (m, z) and independent rows.
+        problem: inputs and objective.
+        times: increasing, from 0 on.
+        new_inputs: further inputs, whose outputs are carried along.
+        tolerance: relative, of the integration.
+    """
+    times_ = tuple(increasing_times(times).tolist())
+    require_positive(tolerance=tolerance)
+    carried = _carried(module, problem, new_inputs)
+    flow = fixed_kernel_flow(
+        carried.product(double=True), carried.start, carried.objective, times=times_, tolerance=tolerance
+    )
+    m = carried.n_inputs
+    return LinearizedFlow(times_, flow[:, :m], None if new_inputs is None else flow[:, m:])
+
+
+@dataclass(frozen=True, eq=False)
+class LinearizationGap:
+    """A network's gradient descent beside that of its linearisation; entry k of every tensor belongs to `steps[k]`.
+
+    The network's records end where it diverges. Where only the linearised one has overflowed, its loss and the gaps
+    are infinite.
+    """
+
+    steps: tuple[int, ...]
+    output_gap: Tensor  # ‖f_t − f_t^lin‖ over the problem's inputs
+    new_gap: Tensor | None  # the same over the new inputs
+    output_move: Tensor  # ‖f_t − f_0‖
+    parameter_move: Tensor  # ‖θ_t − θ_0‖
+    kernel_drift: Tensor  # ‖Θ_t − Θ_0‖_F
+    kernel_norm: float  # ‖Θ_0‖_F
+    loss: Tensor
+    linear_loss: Tensor
+    status: Status
+    linear_status: Status
+
+
+def linearization_gap(
+    module: nn.Module,
+    problem: Problem,
+    *,
+    learning_rate: float,
+    n_steps: int,
+    record_at: Collection[int] | None = None,
+    new_inputs: Tensor | None = None,
+) -> LinearizationGap:
+    """Gradient descent of the network and of its linearisation from the same start, by the same steps (claim D.lee).
+
+    Norms are Frobenius norms, not divided by anything. A network that is linear in its parameters has no gap but
+    rounding. Every recorded step costs one tangent kernel.
+
+    Args:
+        module: any module with outputs (m, z) and independent rows; it is not changed.
+        problem: inputs and objective.
+        learning_rate: η, the same for all parameters that train.
+        n_steps: the number of steps.
+        record_at: the steps to record (default: the first and the last).
+        new_inputs: further inputs at which to compare the two.
+    """
+    require_positive(learning_rate=learning_rate)
+    Tape(n_steps, record_at)  # refuses impossible steps before the kernel is computed
+    carried = _carried(module, problem, new_inputs)
+    model, trained = carried.model, _trained(module)
+    recorders: dict[str, Recorder] = {
+        "move": distance_from(model.origin),
+        "drift": lambda now: (empirical_ntk(module, problem.inputs, parameters=now.parameters) - carried.kernel).norm(),
+    }
+    if new_inputs is not None:
+        recorders["new"] = lambda now: _without_gradients(model, now.parameters, new_inputs)
+    run = gradient_descent(
+        model.function,
+        model.origin,
+        problem,
+        learning_rate={name: learning_rate if name in trained else 0.0 for name in model.origin},
+        n_steps=n_steps,
+        record_at=record_at,
+        recorders=recorders,
+        keep_outputs=True,
+    )
+    linear = fixed_kernel_descent(
+        carried.product(),
+        carried.start,
+        carried.objective,
+        learning_rate=learning_rate,
+        n_steps=n_steps,
+        record_at=record_at,
+        keep_outputs=True,
+    )
+    return _compare(run, linear, carried)
+
+
+def _compare(run: Trajectory, linear: Trajectory, carried: _Carried) -> LinearizationGap:
+    m, start = carried.n_inputs, carried.start[: carried.n_inputs].double().cpu()
+    f, new = _recorded(run, run.outputs), run.records.get("new")
+    f_lin = dict(zip(linear.steps, _recorded(linear, linear.outputs), strict=True))
+    pairs = [(k, f_lin[step]) if step in f_lin else (k, None) for k, step in enumerate(run.steps)]
+    linear_loss = [float(linear.losses[step]) if step in f_lin else math.inf for step in run.steps]
+    return LinearizationGap(
+        steps=run.steps,
+        output_gap=_norms(None if g is None else f[k] - g[:m] for k, g in pairs),
+        new_gap=None if new is None else _norms(None if g is None else new[k].double() - g[m:] for k, g in pairs),
+        output_move=_norms(row - start for row in f),
+        parameter_move=_recorded(run, run.records.get("move")),
+        kernel_drift=_recorded(run, run.records.get("drift")),
+        kernel_norm=float(carried.kernel.norm()),
+        loss=run.losses[list(run.steps)],
+        linear_loss=torch.tensor(linear_loss, dtype=torch.float64),
+        status=run.status,
+        linear_status=linear.status,
+    )
+
+
+def _recorded(run: Trajectory, rows: Tensor | None) -> Tensor:
+    """What was recorded, on the CPU in float64; nothing where a run diverged before its first recorded step."""
+    return torch.empty(len(run.steps), dtype=torch.float64) if rows is None else rows.double().cpu()
+
+
+def _norms(differences: Iterable[Tensor | None]) -> Tensor:
+    """Their norms; infinite where one of the two is no longer there."""
+    return torch.tensor([math.inf if d is None else float(d.norm()) for d in differences], dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Carried:
+    """A problem's outputs with those at new inputs below them, which move with the others and have no loss."""
+
+    model: Linearized
+    problem: Problem
+    kernel: Tensor  # Θ(X, X), (m, m, z, z)
+    rows: Tensor  # Θ(X and new, X) as a matrix, ((m + p)·z, m·z)
+    start: Tensor  # (m + p, z)
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.kernel)
+
+    def objective(self, outputs: Tensor) -> Tensor:
+        return self.problem.objective(outputs[: self.n_inputs])
+
+    def product(self, *, double: bool = False) -> Callable[[Tensor], Tensor]:
+        rows = self.rows.double() if double else self.rows
+        return lambda v: (rows @ v[: self.n_inputs].reshape(-1)).view_as(v)
+
+
+def _carried(module: nn.Module, problem: Problem, new_inputs: Tensor | None) -> _Carried:
+    if not isinstance(problem, Problem):
+        raise InputError(
+            f"problem must be a Problem, got {type(problem).__name__}; make one with regression_problem, "
+            f"classification_problem or contrastive_problem"
+        )
+    model, start = _at_start(module, problem.inputs)
+    problem.objective(start)  # an objective that does not fit the outputs says so before the kernel is computed
+    new = None if new_inputs is None else _at_start(module, new_inputs)[1]
+    kernel = empirical_ntk(module, problem.inputs)
+    rows = flat_kernel(kernel)
+    if new is not None and new_inputs is not None:
+        rows = torch.cat([rows, flat_kernel(empirical_ntk(module, new_inputs, problem.inputs))])
+        start = torch.cat([start, new])
+    return _Carried(model, problem, kernel, rows, start)
+
+
+def _at_start(module: nn.Module, x: Tensor) -> tuple[Linearized, Tensor]:
+    """The linearisation and f_0(x); refuses a module or rows that have no tangent kernel before one is computed."""
+    NTKOperator(module, x)
+    model = Linearized.of(module)
+    return model, _without_gradients(model, model.origin, x)
+
+
+def _without_gradients(model: Linearized, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.function(parameters, x.detach().clone())  # a copy: a first layer may work in place
+
+
+def _trained(module: nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, p in module.named_parameters() if p.requires_grad)

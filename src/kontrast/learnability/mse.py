@@ -1,0 +1,315 @@
+r"""Training under a fixed kernel and MSE in closed form (Lee et al. 2019, Sec. 2.2; paper D, Sec. 2).
+
+With the loss ½‖f − Y‖², a sum over samples and outputs (paper D, assumption 5), the residual obeys
+$\dot r = -\eta\Theta r$, or $r_{t+1} = (1 - \eta\Theta) r_t$ in steps, so that in Θ's eigenbasis every mode shrinks by
+itself, by $e^{-\eta\lambda t}$ or $(1 - \eta\lambda)^t$.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from kontrast.checks import in_words, require_not_negative, require_positive
+from kontrast.dynamics import flat_kernel
+from kontrast.errors import InputError, KontrastError
+from kontrast.kernels import InfiniteNetwork
+from kontrast.linalg import as_symmetric, eigenvalue_rounding, spectral_norm
+
+SMALL = 1000  # rows up to which a kernel is decomposed at once; beyond, t = ∞ alone is a Cholesky solve
+
+Training = Literal["flow", "descent"]
+
+
+@dataclass(frozen=True, eq=False)
+class MSETraining:
+    r"""A kernel's training on targets, at any time; made by `mse_training`, which checks and explains the arguments.
+
+    `time` is any number from 0 on: the flow's time, or the number of steps of descent, and `math.inf` for the limit.
+    There modes with eigenvalues of at most `tolerance`, which may be rounding of zero, count as never learned: the
+    pseudo-inverse of Θ.
+    """
+
+    matrix: Tensor  # Θ as (N, N) in float64: N = n for a kernel (n, n), N = n·z for (n, n, z, z)
+    start: Tensor  # f_0, (n, z)
+    targets: Tensor  # Y, (n, z)
+    learning_rate: float
+    method: Training
+    precision: float  # the rounding unit of the kernel that was given
+
+    def outputs(self, time: float) -> Tensor:
+        r"""$f_t = Y + e^{-\eta\Theta t}(f_0 - Y)$, or $Y + (1 - \eta\Theta)^t (f_0 - Y)$, (n, z); f_0 itself at 0."""
+        return (self.start.double() + self._change(self._checked(time))).to(self.start.dtype)
+
+    def weights(self, time: float) -> Tensor:
+        r"""$a_t$, (n, z): $f_t(x) = f_0(x) + \Theta(x, X)\,a_t$ for every x, and $\theta_t = \theta_0 + J^\top a_t$."""
+        return self._weights(self._checked(time)).to(self.start.dtype)
+
+    def predict(self, cross: Tensor, start: Tensor, time: float) -> Tensor:
+        """f_t at m new inputs, (m, z): `cross` is Θ(new, X), (m, n) or (m, n, z, z), `start` f_0 there, (m, z)."""
+        n, z = self.start.shape
+        _require_floats("cross", cross, like=self.start)
+        _require_floats("start", start, like=self.start)
+        if start.ndim != 2 or start.shape[1] != z or len(start) == 0:
+            raise InputError(f"start must be (m, {z}), f_0 at the new inputs, got {tuple(start.shape)}")
+        m = len(start)
+        if cross.shape not in ((m, n), (m, n, z, z)):
+            raise InputError(
+                f"cross must be {(m, n)} or {(m, n, z, z)}, new inputs in rows and the {n} training points in columns, "
+                f"got {tuple(cross.shape)}; is it transposed?"
+            )
+        a = self._weights(self._checked(time))
+        moved = flat_kernel(cross.detach().double()) @ (a if cross.ndim == 2 else a.reshape(-1, 1))
+        return (start.detach().double() + moved.view(m, z)).to(self.start.dtype)
+
+    def loss(self, time: float) -> float:
+        """½‖f_t − Y‖², exact also where the residual is far below the targets' rounding."""
+        time = self._checked(time)
+        if time == math.inf and self._limit is not None:
+            return 0.0
+        return float((self._shares(time)[0][:, None] * self._modes[2]).square().sum()) / 2
+
+    def distance(self, time: float) -> float:
+        """‖θ_t − θ_0‖ of the linear model behind the kernel: √(a_t^T Θ a_t), its change's norm in Θ's space."""
+        time = self._checked(time)
+        square = float((self._weights(time) * self._change(time)).sum())  # Θ a_t = f_t − f_0
+        return math.sqrt(max(square, 0.0))
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """Those of Θ, (N,) and ascending; what rounding left below zero is zero."""
+        return self._modes[0]
+
+    @property
+    def tolerance(self) -> float:
+        """What rounding of the kernel's entries may have left of zero: at t = ∞ such an eigenvalue counts as zero."""
+        return eigenvalue_rounding(self.matrix, self.precision)
+
+    @cached_property
+    def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Θ = Q diag(λ) Q^T and Q^T (f_0 − Y)."""
+        values, vectors = torch.linalg.eigh(self.matrix)
+        if float(values[0]) < -10 * self.tolerance:
+            raise InputError(
+                f"the kernel must be positive semidefinite, but has the eigenvalue {float(values[0]):.3g} beside "
+                f"{float(values[-1]):.3g}; is it a kernel?"
+            )
+        return values.clamp(min=0), vectors, vectors.mT @ self._flat_residual
+
+    @property
+    def _flat_residual(self) -> Tensor:
+        """f_0 − Y as the columns that Θ acts on: (n, z), or one of n·z."""
+        return (self.start.double() - self.targets.double()).reshape(len(self.matrix), -1)
+
+    @cached_property
+    def _limit(self) -> Tensor | None:
+        """−Θ^{-1}(f_0 − Y) by Cholesky where Θ is large, not decomposed yet and surely invertible; else None."""
+        n = len(self.matrix)
+        if n <= SMALL or "_modes" in self.__dict__:
+            return None
+        L, info = torch.linalg.cholesky_ex(self.matrix)
+        if int(info) != 0:
+            return None
+        largest = spectral_norm(self.matrix).value
+        self._refuse_unstable(largest)
+        inverse = spectral_norm(lambda v: torch.cholesky_solve(v, L), n=n, device=L.device, tolerance=0.1).value
+        if inverse * 2 * self.tolerance >= 1:  # 1/inverse is the smallest eigenvalue, to 10 %
+            return None
+        return -torch.cholesky_solve(self._flat_residual, L).view_as(self.start)
+
+    def _weights(self, time: float) -> Tensor:
+        if time == math.inf and self._limit is not None:
+            return self._limit
+        values, vectors, residual = self._modes
+        _, learned = self._shares(time)
+        if time == math.inf:
+            slope = torch.where(learned > 0, learned / values, 0.0)
+        else:  # (1 − e^{−ηλt})/λ tends to ηt as λ → 0, and so does (1 − (1 − ηλ)^t)/λ
+            reach = self.learning_rate * time
+            slope = torch.where(values * reach > torch.finfo(values.dtype).tiny, learned / values, reach)
+        return self._back(vectors, -slope[:, None] * residual)
+
+    def _change(self, time: float) -> Tensor:
+        """f_t − f_0, which loses no digits at small times."""
+        if time == math.inf and self._limit is not None:
+            return self.targets.double() - self.start.double()
+        _, vectors, residual = self._modes
+        return self._back(vectors, -self._shares(time)[1][:, None] * residual)
+
+    def _back(self, vectors: Tensor, modes: Tensor) -> Tensor:
+        """From the eigenbasis to (n, z)."""
+        result = (vectors @ modes).view(self.start.shape)
+        if not bool(torch.isfinite(result).all()):
+            raise KontrastError(
+                f"the outputs overflow, as they must at a learning_rate of {self.learning_rate:g} above "
+                f"2/λ_max = {2 / float(self.eigenvalues[-1]):.4g}; ask for earlier times or lower it"
+            )
+        return result
+
+    def _shares(self, time: float) -> tuple[Tensor, Tensor]:
+        """What is left of each mode's residual, and what is learned: 1 − left, exact also where that is tiny."""
+        values = self.eigenvalues
+        if time == math.inf:
+            self._refuse_unstable(float(values[-1]))
+            left = (values <= self.tolerance).to(values.dtype)
+            return left, 1 - left
+        if self.method == "flow":
+            exponent = -values * (self.learning_rate * time)
+            return exponent.exp(), -exponent.expm1()
+        if time == 0:
+            return torch.ones_like(values), torch.zeros_like(values)
+        step = self.learning_rate * values
+        # (1 − s)^t as ± exp(t log|1 − s|), where log1p has all digits next to s = 0 and, of s − 2, next to s = 2.
+        exponent = time * torch.where(step < 1, -step, step - 2).log1p()
+        left = exponent.exp() * torch.where(step > 1, (-1.0) ** (time % 2), 1.0)
+        return left, torch.where(step < 1, -exponent.expm1(), 1 - left)
+
+    def _refuse_unstable(self, largest: float) -> None:
+        if self.method == "descent" and self.learning_rate * largest >= 2:
+            raise InputError(
+                f"descent has no limit at learning_rate={self.learning_rate:g}: it must be below "
+                f"2/λ_max = {2 / largest:.6g}; lower it, ask for finite times, or use method='flow'"
+            )
+
+    def _checked(self, time: float) -> float:
+        return _checked_time(time, self.learning_rate, self.method)
+
+
+def mse_training(
+    kernel: Tensor, outputs: Tensor, targets: Tensor, *, learning_rate: float = 1.0, method: Training = "flow"
+) -> MSETraining:
+    r"""Training of outputs on targets under a fixed kernel, at any time up to ∞, by one eigendecomposition.
+
+    $f_t = Y + e^{-\eta\Theta t}(f_0 - Y)$ for the flow $\dot f = -\eta\Theta(f - Y)$, with $(1 - \eta\Theta)^t$ for
+    descent (paper D, claim D.lee). The work is done at the first question, in float64; where a large invertible kernel
+    is asked for t = ∞ alone, it is a Cholesky solve.
+
+    Rounding: eigenvalues carry an error of about eps·λ_max, so that outputs are exact to about (1 + ηλ_max t)·eps, and
+    no simulation in this precision is closer: 3e-13 after 3000 steps of nearly singular kernels.
+
+    Args:
+        kernel: Θ among the training points, (n, n, z, z) as `empirical_ntk` gives it, or (n, n) where it acts on every
+            output alike (an infinite network's).
+        outputs: f_0 at the training points, (n, z).
+        targets: Y, (n, z).
+        learning_rate: η.
+        method: "flow", or "descent" in steps of η.
+    """
+    require_positive(learning_rate=learning_rate)
+    require_method(method)
+    _require_floats("kernel", kernel)
+    _require_floats("outputs", outputs, like=kernel)
+    require_targets(targets, outputs)
+    n, z = outputs.shape
+    if kernel.shape not in ((n, n), (n, n, z, z)):
+        raise InputError(
+            f"the kernel must be {(n, n)} or {(n, n, z, z)} for outputs of shape {(n, z)}, got {tuple(kernel.shape)}"
+        )
+    matrix = as_symmetric(flat_kernel(kernel.detach()), "kernel")
+    precision = torch.finfo(kernel.dtype).eps
+    return MSETraining(matrix, outputs.detach(), targets.detach(), float(learning_rate), method, precision)
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Outputs at new inputs over random initialisations: Gaussian, every output alike and independent."""
+
+    mean: Tensor  # (m, z)
+    covariance: Tensor  # (m, m), of each of the z outputs
+
+
+def ensemble(
+    network: InfiniteNetwork,
+    x: Tensor,
+    targets: Tensor,
+    new: Tensor,
+    *,
+    time: float = math.inf,
+    learning_rate: float = 1.0,
+    method: Training = "flow",
+) -> Ensemble:
+    r"""Mean and covariance at `new` of infinitely wide networks trained on ½‖f(x) − targets‖² up to `time`.
+
+    Lee et al. 2019, Eqs. 14 to 16: with $A_t = \Theta^{-1}(1 - e^{-\eta\Theta t})$ the mean is $\Theta_* A_t Y$ and the
+    covariance $K_{**} + \Theta_* A_t K A_t \Theta_*^\top - (\Theta_* A_t K_{X*} + h.c.)$, K the NNGP kernel that draws
+    the start. At time 0 it is the prior; at ∞ it is not the GP posterior, which has Θ = K.
+
+    Args:
+        network: the infinitely wide network.
+        x: training inputs, (n, d).
+        targets: (n, z).
+        new: where to look, (m, d).
+        time: flow time or steps, up to ∞; see `mse_training`.
+        learning_rate: η.
+        method: "flow" or "descent".
+    """
+    if not isinstance(network, InfiniteNetwork):
+        raise InputError(
+            f"network must be an InfiniteNetwork, got {type(network).__name__}; for modules use linearised_mse"
+        )
+    require_positive(learning_rate=learning_rate)
+    require_method(method)
+    _require_floats("x", x)
+    _require_floats("targets", targets, like=x)
+    if targets.ndim != 2 or targets.shape[:1] != x.shape[:1] or targets.numel() == 0:
+        raise InputError(f"targets must be ({len(x)}, z), a row for each of x, got {tuple(targets.shape)}")
+    _checked_time(time, learning_rate, method)
+    # A_t Θ_*^T are the weights of a training from zero on the columns of Θ_*^T.
+    columns = network.ntk(x, new)
+    training = mse_training(
+        network.ntk(x), torch.zeros_like(columns), columns, learning_rate=learning_rate, method=method
+    )
+    B = training._weights(training._checked(time))  # in float64: the three terms nearly cancel where much is learned
+    half = network.nngp(new, x).double() @ B
+    covariance = network.nngp(new).double() + B.mT @ network.nngp(x).double() @ B - half - half.mT
+    mean = B.mT @ targets.detach().double()
+    return Ensemble(mean.to(x.dtype), ((covariance + covariance.mT) / 2).to(x.dtype))
+
+
+def require_method(method: str) -> None:
+    """Refuse what is neither the flow nor descent."""
+    if method not in get_args(Training):
+        raise InputError(f"method must be 'flow' or 'descent', got {method!r}")
+
+
+def require_targets(targets: Tensor, outputs: Tensor) -> None:
+    """Refuse targets that are not like the (n, z) outputs."""
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or 0 in outputs.shape:
+        raise InputError(f"outputs must be (n, z), got {in_words(outputs)}; of one output use outputs[:, None]")
+    _require_floats("targets", targets, like=outputs)
+    if targets.shape != outputs.shape:
+        raise InputError(
+            f"targets must be {tuple(outputs.shape)} like the outputs, got {tuple(targets.shape)}"
+            + ("; use targets[:, None]" if targets.ndim == 1 else "")
+        )
+
+
+def _checked_time(time: float, learning_rate: float, method: Training) -> float:
+    require_not_negative(time=time)
+    try:
+        value = float(time)
+    except OverflowError:  # of a whole number beyond 1e308
+        value = math.inf
+    if method == "descent" and value != math.inf and not value.is_integer():
+        raise InputError(f"time counts steps of descent: a whole number or math.inf, got {time}")
+    return math.inf if math.isinf(learning_rate * value) else value
+
+
+def _require_floats(name: str, given: Tensor, *, like: Tensor | None = None) -> None:
+    if not isinstance(given, Tensor) or not given.is_floating_point() or given.layout != torch.strided:
+        raise InputError(
+            f"{name} must be a dense tensor of floating-point numbers, got {in_words(given)}; "
+            f"convert with torch.as_tensor({name}).double()"
+        )
+    if like is not None and (given.dtype, given.device) != (like.dtype, like.device):
+        raise InputError(
+            f"all must have one number type and device, but {name} is {given.dtype} on {given.device} and another "
+            f"{like.dtype} on {like.device}; convert with {name}.to(…)"
+        )
+    if not bool(torch.isfinite(given).all()):
+        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")

@@ -1,0 +1,532 @@
+r"""Paper C's bounds for one-layer networks: the roughness of A(w), and critical points found by power iteration.
+
+Theorem 2 bounds the roughness ρ(w), which Theorem 1 holds against the eigenvalue gap; Corollary 2 is about the r in it.
+Theorem 3 promises a critical point near a start w(0), where the irregularity ω of (95) is small on a ball B_γ. It takes
+any function w → A(w) (d, d): of samples, of a population, or of neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kontrast.bounds import Assumption, Bound, Form
+from kontrast.checks import require_not_negative, require_positive, require_whole
+from kontrast.errors import InputError
+from kontrast.linalg import require_symmetric
+
+MatrixOf = Callable[[Tensor], Tensor]
+
+KAPPA = 2 * math.sqrt(13)  # κ·λ_gap² never exceeds this: see `eigenvector_constant`
+SLACK, LEAST = 1.02, 0.005  # how far the search for γ steps beyond the ω found, so that it ends soon
+NEAR = 0.05  # the distance of near pairs, in radii
+FAR = (1, 2, 5, 11)  # each point is also paired with those so many places on
+
+
+def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: Form = "corrected") -> Bound:
+    r"""Theorem 2: the roughness $ρ(w) \le C_0^2\,\mathrm{vol}(C_0)\,r/π$ of ReLU, ‖x‖ ≤ C_0, without augmentation.
+
+    Printed: C_0³ in the place of C_0², which cannot be: x in other units, s·x, makes ρ s² times as large, and so
+    vol(C_0)·r C_0², as vol·r has no unit. In (81) and (82) a third C_0 appears from nowhere, though E[h] ≤ C_0 and
+    ‖x‖ ≤ C_0 are all there is. So the printed bound is violated for small C_0, and loose without need for C_0 > 1.
+
+    Corrected: as the proof has it, with vol(Ω) = vol(C_0)θ/π for the two wedges Ω at the angle θ between w and v.
+
+    Sharp: $C_0^{d+2}\,V_{d-1}\,r/(d+1)$, V_k the volume of the unit ball in k dimensions. Exactly, ρ = E[h]·‖M‖ with
+    $M = E[xx^\top δ(w^\top x)]$, and ‖M‖ ≤ max p·∫(u·x)² over the ball of radius C_0 in the plane. No smaller constant
+    is true: a thin slab of density r at the plane, with the rest of the mass at C_0·w, comes as near as one likes. It
+    is π V_{d−1}/((d + 1)V_d) ≈ √(π/2d) of the corrected one.
+
+    None can help Theorem 1 beyond C_0²/4: there λ_gap ≤ λ_* = Var h(w^T x) ≤ C_0²/4, as 0 ≤ h ≤ C_0. For x uniform in a
+    ball vol·r = 1, and the corrected bound is C_0²/π in every dimension: it certifies nothing.
+
+    Args:
+        radius: C_0, the largest ‖x‖.
+        density_at_plane: r(w, α) = Σ_l z_l² max p̃_l(x; α) over the plane w^T x = 0; max p for uniform α.
+        d: the dimension of x.
+        form: "printed", "corrected" or "sharp".
+    """
+    if form not in ("printed", "corrected", "sharp"):
+        raise InputError(f"form must be one of printed, corrected, sharp, got {form!r}")
+    require_positive(radius=radius)
+    d = require_whole("d", d)
+    require_not_negative(density_at_plane=density_at_plane)
+    log_constant = _log_volume(d) - math.log(math.pi)
+    if form == "sharp":
+        log_constant = _log_volume(d - 1) - math.log(d + 1)
+    power = d + (3 if form == "printed" else 2)
+    log10 = -math.inf
+    if density_at_plane > 0:  # (d + 2)·log C_0 is beyond the range of floats long before the bound is
+        log10 = (log_constant + power * math.log(radius) + math.log(density_at_plane)) / math.log(10)
+    return Bound(
+        name="ρ(w)",
+        source=f"paper C, Theorem 2, {form}" + ("" if form == "printed" else ", claims C.thm2"),
+        value=math.inf if log10 > 308 else 10**log10,
+        constants={"C_0": radius, "r": density_at_plane, "d": d},
+        log10=log10,
+    )
+
+
+def gaussian_z0(outputs: Tensor, temperature: float) -> float:
+    r"""Corollary 2: $z_0 = E\,e^{-h^2/2τ}$ of outputs h = h(w^T x) (n,), by which Gaussian α lowers r, (93).
+
+    r(w, α_g) = z_0·r(w, α_u), as all features l ≥ 1 vanish on the plane where h = 0. It is an identity for the bound.
+    The roughness itself falls by another factor, with α held fixed: by $E[h\,e^{-h^2/2τ}]/E[h]$.
+    """
+    _require_floating("outputs", outputs)
+    if outputs.dim() != 1 or len(outputs) == 0:
+        raise InputError(
+            f"outputs must be (n,) with n at least 1, got {tuple(outputs.shape)}; pass those of one filter"
+        )
+    require_positive(temperature=temperature)
+    return float(torch.exp(-outputs.double().square() / (2 * temperature)).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Irregularity:
+    """c, μ, ν and ω of Definition 4 at one weight or at many.
+
+    Attributes:
+        correlation: c = |w^T φ_1|.
+        shortfall: 1 − c, without cancellation.
+        eigenvalue: λ_1 of A(w).
+        gap: λ_1 − λ_2.
+        mu: (100): 1 − d ≤ μ(1 − c) after one step of power iteration.
+        nu: (111): |d − c'| ≤ ν(1 − c).
+        omega: (95), μ + ν; infinite where c, λ_1 or the gap is not above 0.
+    """
+
+    correlation: Tensor
+    shortfall: Tensor
+    eigenvalue: Tensor
+    gap: Tensor
+    mu: Tensor
+    nu: Tensor
+    omega: Tensor
+
+
+def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curvature: float = 0.0) -> Irregularity:
+    r"""Definition 4, (95): how far power iteration at `weight` is from that of a constant matrix.
+
+    $μ = \frac{1 + c}{2c^2}(λ_2/λ_1)^2$ and
+    $ν = 2κL^2(1 + μc) + 2Lλ_{gap}^{-1}\sqrt{μ(1 + μc)}$, with L = `lipschitz` and κ = `curvature`.
+
+    Lemma 4 asks for λ_1 > 0 only. It needs |λ_i| ≤ λ_2 for i > 1 as well, which A ≥ 0 gives: for the eigenvalues 1, 0.1
+    and −0.9 it is false. Lemmas 5 and 7 ask for A > 0, and A ≥ 0 is enough.
+
+    Args:
+        matrix: A(w), (d, d), or (n, d, d) for many weights.
+        weight: w of norm 1, (d,) or (n, d).
+        lipschitz: L.
+        curvature: κ.
+    """
+    _require_floating("matrix", matrix)
+    _require_floating("weight", weight)
+    if weight.dim() not in (1, 2) or weight.shape[-1] < 2 or matrix.shape != (*weight.shape, weight.shape[-1]):
+        raise InputError(
+            f"matrix must be (d, d) for a weight (d,), or (n, d, d) for (n, d), with d of 2 or more, got"
+            f" {tuple(matrix.shape)} and {tuple(weight.shape)}"
+        )
+    require_not_negative(lipschitz=lipschitz, curvature=curvature)
+    values, vectors = torch.linalg.eigh(matrix)
+    return _irregularity(values, vectors, weight, lipschitz, curvature)
+
+
+def _irregularity(values: Tensor, vectors: Tensor, weight: Tensor, L: float, kappa: float) -> Irregularity:
+    first, gap = values[..., -1], _gap(values)
+    phi = _towards(vectors[..., -1], weight)
+    shortfall = (weight - phi).square().sum(-1) / 2
+    c = (weight * phi).sum(-1)
+    mu = (1 + c) / (2 * c.square()) * (1 - gap / first).square()
+    fine = (c > 0) & (first > 0) & (gap > 0) & torch.isfinite(mu)
+    curving = kappa * L**2 if L > 0 else 0.0  # κ may be infinite where A is constant
+    nu = 2 * curving * (1 + mu * c) + 2 * L / gap * (mu * (1 + mu * c)).sqrt()
+    mu, nu = (torch.where(fine, bound, math.inf) for bound in (mu, nu))
+    return Irregularity(c, shortfall, first, gap, mu, nu, mu + nu)
+
+
+def eigenvector_constant(gap: float) -> float:
+    r"""A κ for Lemma 6 that always does: $\|φ_1' - φ_1 - Δφ_1\| \le κ\|δA\|^2$ with κ = 2√13/λ_gap².
+
+    The paper says that κ exists. With V = δA, φ_1' = cos θ φ_1 + y, and R the inverse of λ_1 − A across φ_1, the
+    eigenvalue equation gives y = R[PVφ_1' − (λ_1' − λ_1)y] and Δφ_1 = RPVφ_1, so
+    ‖y − Δφ_1‖ ≤ (1 − cos θ + 2 sin θ)‖V‖/λ_gap. With sin θ ≤ 2‖V‖/λ_gap (Davis–Kahan after Yu et al.) the claim
+    follows for δA of any size, for the sign φ_1·φ_1' ≥ 0. So κ is finite on a set iff the gap stays open there. Where
+    levels just cross, κλ_gap² = 4√2 is reached; 2√13 is not far above.
+    """
+    require_positive(gap=gap)
+    return KAPPA / gap / gap  # the square of a tiny gap would be 0
+
+
+def shifted(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
+    """Â(w) = A(w) − λ_min(w)I + εI, which is positive definite and has the same critical points, (99)."""
+    _require_function(matrix)
+    require_positive(epsilon=epsilon)
+
+    def shifted_matrix(weight: Tensor) -> Tensor:
+        A = matrix(weight)
+        lowest = torch.linalg.eigvalsh(A)[0]
+        return torch.as_tensor(A + (epsilon - lowest) * torch.eye(len(A), dtype=A.dtype, device=A.device))
+
+    return shifted_matrix
+
+
+@dataclass(frozen=True)
+class LocalConstants:
+    """What Theorem 3 needs of A(w) on a ball, found on `n_points` of its points: lower bounds, not proofs.
+
+    Attributes:
+        lipschitz: L, the largest ‖A(w) − A(w')‖₂/‖w − w'‖.
+        curvature: κ, the largest ‖φ_1' − φ_1 − Δφ_1‖/‖δA‖₂², and no more than `eigenvector_constant` of the gap.
+        gap: the smallest λ_1 − λ_2.
+        lowest: the smallest eigenvalue.
+        n_points: how many A(w) these come from.
+    """
+
+    lipschitz: float
+    curvature: float
+    gap: float
+    lowest: float
+    n_points: int
+
+
+def estimate_constants(
+    matrix: MatrixOf, start: Tensor, radius: float, *, n_points: int = 64, generator: torch.Generator
+) -> LocalConstants:
+    """L and κ on the part of the unit sphere within `radius` of `start`, from near and far pairs of points there.
+
+    Half of the points lie on the ball's edge. The paper takes L on the whole sphere; its proofs need it on B_γ alone,
+    as w(t) and w(t+1) both lie there. For samples A(w) jumps where a gate opens, and L grows as pairs come nearer: it
+    is a number only for a population with a density.
+
+    Args:
+        matrix: w (d,) → A(w) (d, d), symmetric.
+        start: the ball's centre (d,); its direction counts.
+        radius: the ball's radius, as a chord; beyond 2 it is the sphere.
+        n_points: how many points to draw; each has a near neighbour too.
+        generator: draws the points.
+    """
+    w = _unit_start(matrix, start)
+    require_positive(radius=radius)
+    draws = _Draws.make(w, require_whole("n_points", n_points, least=2), generator)
+    return _Sampled.on_ball(matrix, w, radius, draws).constants
+
+
+@dataclass(frozen=True, eq=False)
+class Guarantee:
+    """What Theorem 3 promises of power iteration from `start`, if it promises anything.
+
+    Attributes:
+        start: w(0), of norm 1.
+        shortfall: 1 − c_0.
+        omega: the largest ω found on the last ball tried.
+        gamma: the smallest γ with sup ω ≤ γ on B_γ, up to 2 % and 0.005; NaN where there is none below 1.
+        radius: of B_γ, as a chord; NaN where there is none.
+        constants: L, κ and what else was found on B_γ.
+        assumptions: what the theorem needs, judged.
+    """
+
+    start: Tensor
+    shortfall: float
+    omega: float
+    gamma: float
+    radius: float
+    constants: LocalConstants
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether the theorem applies, as far as the sampled points tell."""
+        return all(assumption.holds for assumption in self.assumptions)
+
+    def shortfall_at(self, step: int) -> float:
+        """The bound γ^t(1 − c_0) on 1 − c_t, (134)."""
+        return float(self.gamma ** require_whole("step", step, least=0) * self.shortfall)
+
+
+def ball_radius(gamma: float, shortfall: float) -> float:
+    r"""The radius $\sqrt{2(1 + γ)(1 - c_0)}/(1 - \sqrt γ)$ of B_γ, (122), for 1 − c_0 = `shortfall`."""
+    require_not_negative(shortfall=shortfall)
+    require_not_negative(gamma=gamma)
+    if gamma >= 1:
+        raise InputError(f"gamma must be below 1, got {gamma}; Theorem 3 says nothing else")
+    return math.sqrt(2 * (1 + gamma) * shortfall) / (1 - math.sqrt(gamma))
+
+
+def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator: torch.Generator) -> Guarantee:
+    r"""Theorem 3: the smallest γ < 1 with $\sup_{B_γ} ω \le γ$, where L and κ are those of B_γ, (96).
+
+    B_γ grows with γ and L, κ and ω with it, so γ is found from below: γ becomes the largest ω on B_γ until it is as
+    large. If that passes 1, there is none. The suprema are over `n_points` points and their neighbours; the points of
+    smaller balls count in larger ones.
+
+    Args:
+        matrix: w (d,) → A(w) (d, d), symmetric and without negative eigenvalues; see `shifted`.
+        start: w(0) (d,); its direction counts.
+        n_points: how many points to draw in each ball.
+        generator: draws the points.
+    """
+    w = _unit_start(matrix, start)
+    draws = _Draws.make(w, require_whole("n_points", n_points, least=2), generator)
+    seen = _Sampled.at(matrix, w[None])
+    first = seen.irregularity()
+    shortfall = float(first.shortfall[0])
+    omega, gamma = float(first.omega[0]), -1.0
+    while omega > gamma and omega * SLACK + LEAST < 1:
+        gamma = omega * SLACK + LEAST
+        seen = seen.and_also(_Sampled.on_ball(matrix, w, ball_radius(gamma, shortfall), draws))
+        omega = float(seen.irregularity().omega.max())
+    found = omega <= gamma
+    constants, size = seen.constants, float(seen.values.abs().max())
+    return Guarantee(
+        start=w,
+        shortfall=shortfall,
+        omega=omega,
+        gamma=gamma if found else math.nan,
+        radius=ball_radius(gamma, shortfall) if found else math.nan,
+        constants=constants,
+        assumptions=(
+            Assumption(
+                "A(w) ≥ 0",
+                constants.lowest >= -1e3 * torch.finfo(w.dtype).eps * size,
+                f"the smallest eigenvalue is {constants.lowest:.3g}; `shifted` lifts a negative one",
+            ),
+            Assumption("c_0 ≠ 0", shortfall < 1, f"1 − c_0 = {shortfall:.3g}"),
+            Assumption(
+                "irregularity (96)",
+                found,
+                f"the largest ω of {constants.n_points} points is {omega:.3g}"
+                + (f" <= γ = {gamma:.3g}" if found else ", and no γ below 1 is as large"),
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GuaranteeCheck:
+    """Power iteration (94) beside what Theorem 3 promised of it.
+
+    Attributes:
+        weights: w(t), (T + 1, d).
+        shortfalls: 1 − c_t, (T + 1,).
+        moves: ‖w(t + 1) − w(t)‖, (T,).
+        rate: the largest (1 − c_t)/(γ^t(1 − c_0)) for t ≥ 1, bounded by 1.
+        reach: the largest ‖w(t) − w(0)‖, bounded by the radius of B_γ.
+        least_rise: the smallest c_{t+1} − c_t; the theorem wants no fall.
+        omega: the largest ω on the way, with the L and κ of the guarantee.
+        constants: L and κ on the way.
+    """
+
+    weights: Tensor
+    shortfalls: Tensor
+    moves: Tensor
+    rate: Bound
+    reach: Bound
+    least_rise: float
+    omega: float
+    constants: LocalConstants
+
+    @property
+    def held(self) -> bool | None:
+        """Whether everything promised held at every step; None where nothing was promised."""
+        if self.rate.holds is None or self.reach.holds is None:
+            return None
+        return self.rate.holds and self.reach.holds and self.least_rise >= 0
+
+
+def check_guarantee(matrix: MatrixOf, promise: Guarantee, *, n_steps: int = 60) -> GuaranteeCheck:
+    """Follow power iteration (94) from the guarantee's start for `n_steps` and hold each step against the promise.
+
+    Distances below the rounding error of eigenvectors count as 0, and so does 1 − c_t below its square.
+    """
+    _require_function(matrix)
+    if not isinstance(promise, Guarantee):
+        raise InputError(f"promise must be a Guarantee, got {type(promise).__name__}; make one with guarantee()")
+    w, A = [promise.start], [matrix(promise.start)]
+    for _ in range(require_whole("n_steps", n_steps)):
+        moved = A[-1] @ w[-1]
+        w.append(moved / moved.norm())
+        A.append(matrix(w[-1]))
+    steps = torch.arange(n_steps)
+    path = _Sampled.of(torch.stack(w), torch.stack(A), pairs=(steps, steps + 1))
+    shortfalls = path.irregularity().shortfall
+    rounding = 100 * torch.finfo(shortfalls.dtype).eps * path.values.abs().max() / _gap(path.values).min()
+    counted = torch.where(shortfalls > rounding**2, shortfalls, 0.0)
+    distances = (path.points - promise.start).norm(dim=1)
+    rates = [_ratio(float(counted[t]), promise.shortfall_at(t)) for t in range(1, len(w))]
+    source = "paper C, Theorem 3 (134)", "paper C, Theorem 3 (122)"
+    return GuaranteeCheck(
+        weights=path.points,
+        shortfalls=shortfalls,
+        moves=(path.points[1:] - path.points[:-1]).norm(dim=1),
+        rate=Bound("max (1 − c_t)/(γ^t(1 − c_0))", source[0], 1.0 if promise.met else math.nan, measured=max(rates)),
+        reach=Bound(
+            "max ‖w(t) − w(0)‖",
+            source[1],
+            promise.radius if promise.met else math.nan,
+            {"γ": promise.gamma, "1 − c_0": promise.shortfall},
+            promise.assumptions,
+            measured=float(torch.where(distances > rounding, distances, 0.0).max()),
+            trivial=2.0,
+        ),
+        least_rise=float((counted[:-1] - counted[1:]).min()),
+        omega=float(path.irregularity(promise.constants).omega.max()),
+        constants=path.constants,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Directions across w and shares of a radius, drawn once for balls of all sizes."""
+
+    directions: Tensor  # (n, d), of norm 1
+    shares: Tensor  # (n,)
+    steps: Tensor  # (n, d), of norm 1
+
+    @classmethod
+    def make(cls, w: Tensor, n: int, generator: torch.Generator) -> _Draws:
+        if not isinstance(generator, torch.Generator):
+            raise InputError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+        noise = torch.randn(2, n, len(w), generator=generator, dtype=torch.float64, device=generator.device).to(w)
+        shares = torch.rand(n, generator=generator, dtype=torch.float64, device=generator.device).to(w).sqrt()
+        shares[: n // 2] = 1
+        across = noise[0] - (noise[0] @ w)[:, None] * w
+        unit = [
+            rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny) for rows in (across, noise[1])
+        ]
+        return cls(unit[0], shares, unit[1])
+
+    def points(self, w: Tensor, radius: float) -> Tensor:
+        """Points of the unit sphere within `radius` of w, and a neighbour of each in the ball, (2n, d)."""
+        chord = (self.shares * min(radius, 2.0))[:, None]
+        points = (1 - chord.square() / 2) * w + chord * (1 - chord.square() / 4).sqrt() * self.directions
+        inwards = self.steps * torch.where((self.steps * (w - points)).sum(1, keepdim=True) < 0, -1.0, 1.0)
+        near = points + NEAR * min(radius, 2.0) * inwards
+        return torch.cat([points, near / near.norm(dim=1, keepdim=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sampled:
+    """A(w) at some points with their eigenpairs, and what pairs of them say of L and κ."""
+
+    points: Tensor  # (n, d)
+    values: Tensor  # (n, d), ascending
+    vectors: Tensor  # (n, d, d)
+    slopes: Tensor  # (m,) of pairs
+    curvatures: Tensor  # (2m,)
+
+    @classmethod
+    def at(cls, matrix: MatrixOf, points: Tensor, pairs: tuple[Tensor, Tensor] | None = None) -> _Sampled:
+        return cls.of(points, torch.stack([matrix(point) for point in points]), pairs or (torch.arange(0),) * 2)
+
+    @classmethod
+    def of(cls, points: Tensor, matrices: Tensor, pairs: tuple[Tensor, Tensor]) -> _Sampled:
+        if not torch.isfinite(matrices).all():
+            raise InputError("matrix gave NaN or infinite values near the start; look at the data behind it")
+        values, vectors = torch.linalg.eigh(matrices)
+        i, j = (index.to(points.device) for index in pairs)
+        change = matrices[j] - matrices[i]
+        size, distance = torch.linalg.eigvalsh(change).abs().amax(-1), (points[j] - points[i]).norm(dim=1)
+        told = distance > math.sqrt(torch.finfo(points.dtype).eps)  # nearer pairs differ by rounding
+        slopes = _quotient(size, distance, told)
+        forth = _quotient(_remainder(values[i], vectors[i], vectors[j], change), size.square(), told)
+        back = _quotient(_remainder(values[j], vectors[j], vectors[i], -change), size.square(), told)
+        return cls(points, values, vectors, slopes, torch.cat([forth, back]))
+
+    @classmethod
+    def on_ball(cls, matrix: MatrixOf, w: Tensor, radius: float, draws: _Draws) -> _Sampled:
+        """Points of the ball; one too small for differences of floats is made larger, which errs on the safe side."""
+        smallest = 30 * math.sqrt(torch.finfo(w.dtype).eps)
+        points = draws.points(w, max(radius, smallest))
+        n = len(points) // 2
+        index = torch.arange(n)
+        left = torch.cat([index, *(index for _ in FAR)])
+        right = torch.cat([index + n, *(index.roll(-places) for places in FAR)])
+        return cls.at(matrix, points, pairs=(left, right))
+
+    def and_also(self, other: _Sampled) -> _Sampled:
+        return _Sampled(*(torch.cat([getattr(each, f.name) for each in (self, other)]) for f in fields(self)))
+
+    @cached_property
+    def constants(self) -> LocalConstants:
+        gap = float(_gap(self.values).min())
+        kappa = float(self.curvatures.max()) if len(self.curvatures) else 0.0
+        return LocalConstants(
+            lipschitz=float(self.slopes.max()) if len(self.slopes) else 0.0,
+            curvature=min(kappa, eigenvector_constant(gap)) if gap > 0 else math.inf,
+            gap=gap,
+            lowest=float(self.values.min()),
+            n_points=len(self.points),
+        )
+
+    def irregularity(self, constants: LocalConstants | None = None) -> Irregularity:
+        """At every point, with L and κ of all of them unless others are given."""
+        k = constants or self.constants
+        return _irregularity(self.values, self.vectors, self.points, k.lipschitz, k.curvature)
+
+
+def _remainder(values: Tensor, vectors: Tensor, others: Tensor, change: Tensor) -> Tensor:
+    """‖φ_1' − φ_1 − Δφ_1‖ of Lemma 6, for pairs."""
+    first = vectors[..., -1]
+    parts = (vectors[..., :-1].mT @ (change @ first[..., None]))[..., 0]  # φ_j^T δA φ_1, (m, d − 1)
+    step = (vectors[..., :-1] @ (parts / (values[..., -1:] - values[..., :-1]))[..., None])[..., 0]
+    return (_towards(others[..., -1], first) - first - step).square().sum(-1).sqrt()
+
+
+def _towards(vectors: Tensor, weights: Tensor) -> Tensor:
+    """The sign of each vector for which it points the weight's way."""
+    return vectors * torch.where((vectors * weights).sum(-1, keepdim=True) < 0, -1.0, 1.0)
+
+
+def _gap(values: Tensor) -> Tensor:
+    """λ_1 − λ_2."""
+    return values[..., -1] - values[..., -2]
+
+
+def _quotient(a: Tensor, b: Tensor, told: Tensor) -> Tensor:
+    """a/b, and 0 where pairs tell nothing or nothing changed."""
+    return torch.where(told & (b > 0), a / b.clamp_min(torch.finfo(b.dtype).tiny), 0.0)
+
+
+def _ratio(a: float, b: float) -> float:
+    return 0.0 if a == 0 else (a / b if b != 0 else math.inf)
+
+
+def _log_volume(d: int) -> float:
+    """Log of the volume of the unit ball in d dimensions."""
+    return d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
+
+
+def _unit_start(matrix: MatrixOf, start: Tensor) -> Tensor:
+    """The start's direction, once the matrix there is seen to be one."""
+    _require_function(matrix)
+    _require_floating("start", start)
+    norm = float(start.norm())
+    if start.dim() != 1 or len(start) < 2 or not (math.isfinite(norm) and norm > 0):
+        raise InputError(
+            f"start must be one weight (d,), d of 2 or more, finite and not 0, got {tuple(start.shape)} of norm {norm}"
+        )
+    w = start / norm
+    A = matrix(w)
+    if not isinstance(A, Tensor) or A.shape != (len(w), len(w)) or A.dtype != w.dtype:
+        got = f"{tuple(A.shape)} of {A.dtype}" if isinstance(A, Tensor) else type(A).__name__
+        raise InputError(f"matrix must map a weight to a tensor ({len(w)}, {len(w)}) of {w.dtype}, got {got}")
+    require_symmetric(A, "matrix(start)")
+    return w
+
+
+def _require_function(matrix: Any) -> None:
+    if not callable(matrix):
+        raise InputError(f"matrix must be a function of a weight, got {type(matrix).__name__}; pass w -> A(w)")
+
+
+def _require_floating(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputError(f"{name} must be a floating-point tensor, got {got}; use torch.as_tensor(…).double()")

@@ -1,0 +1,374 @@
+r"""Paper C, (3): the contrastive covariance C_α of two functions of n samples, as a form of a graph Laplacian.
+
+$C_\alpha[a, b] = \frac{1}{2N^2}\sum_{ij} \alpha_{ij} [(a_i - a_j)(b_i - b_j)^\top - (a_i - a_i')(b_i - b_i')^\top]
+= \frac{1}{N^2} a^\top L b - \frac{1}{2N^2} \Delta a^\top \mathrm{diag}(\beta) \Delta b$ with α_s = (α + α^T)/2,
+L = diag(α_s 1) − α_s, β = α1 and Δa = a − a'. α_ii does not enter L. In β it counts as it is given: (3) sums over all
+j, but (15), the same term in the paper's proof, leaves j = i out, as all that makes α here does (α_ii = 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+
+import torch
+from torch import Tensor
+
+from kontrast.checks import in_words, is_number, require_positive, require_whole
+from kontrast.errors import InputError
+from kontrast.memory import rows_that_fit
+from kontrast.patterns.importance import (
+    GivenImportance,
+    ImportanceLike,
+    ImportanceRule,
+    ImportanceWeights,
+    UniformImportance,
+    importance_from,
+    require_importance,
+)
+from kontrast.progress import Advance, progress_bar
+
+Importance = ImportanceLike | ImportanceWeights
+
+HELD = 2**28  # bytes of α up to which that of a rule is held for all products
+COPIES = 4  # of a block of α, while a rule makes it
+HEIGHT = 1024  # rows of a block at most: tall enough for products at full speed
+MOST_FEATURES = 100_000  # columns of a feature map: more is a mistake in the order
+
+
+@dataclass(frozen=True, eq=False)
+class PairLaplacian:
+    """L and β of weights on the pairs of n samples: all of α that C_α depends on. `pair_laplacian` makes them.
+
+    Attributes:
+        degrees: α_s 1, (n,).
+        positive: β, (n,), the weights of the samples' own pairs of views.
+    """
+
+    degrees: Tensor
+    positive: Tensor
+    _times: Callable[[Tensor], Tensor] = field(repr=False)  # b (n, k) → L b
+
+    @property
+    def n(self) -> int:
+        """How many samples there are."""
+        return len(self.degrees)
+
+    def product(self, b: Tensor) -> Tensor:
+        """L b, (n, k)."""
+        if not isinstance(b, Tensor) or b.ndim != 2 or len(b) != self.n or b.dtype != self.degrees.dtype:
+            raise InputError(
+                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), a row for each sample, got {in_words(b)}"
+            )
+        return self._times(b - b.mean(0))  # L1 = 0 but for rounding, which a large mean would multiply
+
+    @classmethod
+    def of_features(cls, features: Tensor) -> PairLaplacian:
+        r"""Of $\alpha_{ij} = \varphi_i^\top \varphi_j$ for i ≠ j, paper C, Def. 1, at the cost of φ (n, m) alone."""
+        _require_features(features)
+        phi = features.detach()
+        degrees = phi @ phi.sum(0)
+        others = degrees - phi.square().sum(1)
+        return cls(others, others, lambda b: degrees[:, None] * b - phi @ (phi.mT @ b))
+
+
+def pair_laplacian(
+    importance: Importance | PairLaplacian,
+    outputs: Tensor | None = None,
+    positives: Tensor | None = None,
+    *,
+    memory: float | None = None,
+    progress: bool | Advance = False,
+) -> PairLaplacian:
+    """The Laplacian of weights on pairs, given in any form. No gradients flow into α.
+
+    Args:
+        importance: a rule or its name, which look at `outputs` ("uniform" at their number alone, in closed form); α as
+            a tensor (n, n), dense or sparse (COO or CSR, stays sparse); or with a β of its own, as `ImportanceWeights`.
+        outputs: (n, z); α has their number type and device. None where α is given as it is.
+        positives: the outputs of the other views, (n, z), for the rules that compare them.
+        memory: bytes for what is computed at a time; None takes half of what is free. A rule's α that takes no more
+            than 256 MiB is held; a larger one is made anew for every product, block by block of rows.
+        progress: show a bar while blocks are made.
+    """
+    if outputs is not None:
+        _require_outputs(outputs)
+    if isinstance(importance, PairLaplacian):
+        return importance
+    if isinstance(importance, ImportanceWeights):
+        return _of_weights(importance)
+    if isinstance(importance, Tensor):
+        require_importance(importance, n=None if outputs is None else len(outputs))
+        alpha = importance.detach() if outputs is None else importance.detach().to(outputs)
+        return _of_matrix(alpha, alpha.sum(1)) if alpha.layout == torch.strided else _of_sparse(alpha)
+    rule = importance_from(importance)
+    if outputs is None:
+        raise InputError(f"{rule} makes α of outputs, and there are none; pass outputs, a row for each sample")
+    if isinstance(rule, UniformImportance):
+        return _uniform(outputs)
+    block = rows_that_fit(
+        COPIES * len(outputs) * outputs.element_size(),
+        len(outputs),
+        memory=memory,
+        device=outputs.device,
+        what="the pairwise importance",
+    )
+    held = block == len(outputs) and len(outputs) ** 2 * outputs.element_size() <= HELD
+    if held or isinstance(rule, GivenImportance):
+        return _of_weights(rule(outputs, positives))
+    return _streamed(_Blocks(rule, outputs.detach(), positives, min(block, HEIGHT), progress))
+
+
+def contrastive_covariance(
+    a: Tensor,
+    b: Tensor | None = None,
+    *,
+    positives: Tensor | None = None,
+    positives_b: Tensor | None = None,
+    importance: Importance | PairLaplacian = "uniform",
+    memory: float | None = None,
+    progress: bool | Advance = False,
+) -> Tensor:
+    r"""$C_\alpha[a, b]$ of paper C, (3), (d_a, d_b), never by a loop over pairs; C_α[a] where b is None.
+
+    Gradients flow into a and b but not into α. Without views and with α ≥ 0, C_α[a] is positive semi-definite; with
+    views it need not be (it is in the limit of many samples, Lemma 2).
+
+    Args:
+        a: one function of the samples, (n, d_a).
+        b: another, (n, d_b).
+        positives: a of the samples' other views, (n, d_a); None where there is no augmentation.
+        positives_b: b of these, (n, d_b).
+        importance: α in any form that `pair_laplacian` takes. A rule looks at a and its positives; to have it look at
+            other outputs, pass `pair_laplacian(rule, outputs, positives)`.
+        memory: see `pair_laplacian`.
+        progress: show a bar while α is made in blocks.
+    """
+    same = b is None
+    b, positives_b = (a, positives) if b is None else (b, positives_b)
+    _require_functions(a, b, positives, positives_b)
+    laplacian = pair_laplacian(importance, a, positives, memory=memory, progress=progress)
+    if laplacian.n != len(a):
+        raise InputError(
+            f"importance weighs pairs of {laplacian.n} samples, and a has {len(a)} rows; pass one for each"
+        )
+    C = (a - a.mean(0)).mT @ laplacian.product(b) / len(a) ** 2
+    if positives is not None and positives_b is not None:
+        apart = (a - positives).mT @ (laplacian.positive[:, None] * (b - positives_b))
+        C = C - apart / (2 * len(a) ** 2)
+    return (C + C.mT) / 2 if same else C
+
+
+def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
+    r"""$\sum_l z_l^2 \mathbb V_{\tilde p_l}[a]$, (d, d): the limit of C_α of paper C, Lemma 2 and Corollary 1.
+
+    Here of the samples' own distribution, $z_l$ the mean of φ_l and $\tilde p_l \propto \varphi_l$. With
+    $\alpha = \varphi\varphi^\top$ and no views it **is** C_α[a], at any number of samples: what takes many samples is
+    that their distribution becomes the population's, and, with views, that $\mathbb E[g(x)|x_0]$ takes the place of g.
+
+    Args:
+        a: (n, d): g of the samples, or with augmentation its conditional means given each sample.
+        features: φ (n, m), none of them negative, of the samples before augmentation.
+    """
+    _require_functions(a, a, None, None)
+    _require_features(features, n=len(a))
+    phi, centered = features.detach().to(a), a - a.mean(0)
+    z = phi.mean(0)
+    second = centered.mT @ ((phi @ z)[:, None] * centered) / len(a)  # Σ_l z_l² E_l[a a^T]
+    first = phi.mT @ centered / len(a)  # z_l E_l[a], (m, d)
+    return second - first.mT @ first
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianFeatures:
+    r"""The first features of $e^{-\|y_i - y_j\|^2/2τ}$.
+
+    Attributes:
+        values: φ, (n, m), none of them negative.
+        lower: what was taken off y to make it so, (z,).
+        error: the largest |α_ij − φ_i·φ_j|, reached for some i = j.
+    """
+
+    values: Tensor
+    lower: Tensor
+    error: float
+
+
+def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float | None = None) -> GaussianFeatures:
+    r"""The feature map (13) of the Gaussian α, all monomials of y up to a degree; for y of few dimensions.
+
+    $\varphi_\kappa(y) = e^{-\|y\|^2/2τ} \prod_j y_j^{\kappa_j}/\sqrt{τ^{\kappa_j}\kappa_j!}$ for |κ| ≤ order. (11) has
+    each monomial |κ|!/κ! times over, for every order of its factors; they are one here, with the same sum $\sum_l
+    z_l^2 \mathbb V_{\tilde p_l}$. For one output it is (89). What is cut off is at most P[Poisson(‖y‖²/τ) > order].
+
+    Args:
+        y: the outputs, (n, z).
+        temperature: τ.
+        order: the highest degree kept; about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8.
+        lower: a lower bound of all outputs; None takes the smallest value of each dimension.
+    """
+    _require_functions(y, y, None, None, names=("y", "y"), least=1)
+    require_positive(temperature=temperature)
+    degrees = _multi_indices(y.shape[1], require_whole("order", order, least=0)).to(y)
+    bound = y.detach().min(0).values
+    if lower is not None:
+        if not is_number(lower) or not lower <= float(bound.min()):
+            raise InputError(
+                f"lower must be a number of at most {float(bound.min()):.3g}, the smallest output, got {lower!r}; "
+                "leave it out to take the smallest of each dimension"
+            )
+        bound = torch.full_like(bound, float(lower))
+    above = y.detach() - bound
+    logs = -above.square().sum(1, keepdim=True) / (2 * temperature) - torch.lgamma(degrees + 1).sum(1) / 2
+    for j in range(y.shape[1]):
+        logs = logs + torch.xlogy(degrees[:, j], above[:, j, None] / math.sqrt(temperature))
+    phi = logs.exp()
+    rest = torch.special.gammainc(above.new_tensor(order + 1.0), above.square().sum(1) / temperature)
+    return GaussianFeatures(phi, bound, float(rest.max()))
+
+
+def _multi_indices(z: int, order: int) -> Tensor:
+    """The degrees κ of all monomials of z variables up to an order, (m, z)."""
+    if math.comb(z + order, z) > MOST_FEATURES:
+        raise InputError(
+            f"{z} outputs have {math.comb(z + order, z):,} monomials up to degree {order}, more than "
+            f"{MOST_FEATURES:,}; lower order, or use the rule Gaussian itself"
+        )
+    powers = [
+        [chosen.count(j) for j in range(z)]
+        for k in range(order + 1)
+        for chosen in combinations_with_replacement(range(z), k)
+    ]
+    return torch.tensor(powers, dtype=torch.float64)
+
+
+def _uniform(outputs: Tensor) -> PairLaplacian:
+    n = len(outputs)
+    degrees = outputs.new_full((n,), n - 1.0)
+    return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
+
+
+def _of_weights(weights: ImportanceWeights) -> PairLaplacian:
+    """A rule's α may be negative, but is finite all the same, and so are its sums."""
+    laplacian = _of_matrix(weights.alpha.detach(), weights.positive.detach())
+    if not (torch.isfinite(laplacian.degrees).all() and torch.isfinite(laplacian.positive).all()):
+        raise InputError("alpha or positive hold NaN or infinite weights; make every weight a finite number")
+    return laplacian
+
+
+def _of_matrix(alpha: Tensor, positive: Tensor) -> PairLaplacian:
+    symmetric = (alpha + alpha.mT) / 2
+    degrees = symmetric.sum(1)
+    return PairLaplacian(degrees, positive, lambda b: degrees[:, None] * b - symmetric @ b)
+
+
+def _of_sparse(alpha: Tensor) -> PairLaplacian:
+    # torch checks none of the indices again; untold, it warns that it does not.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+        entries = alpha.to_sparse(layout=torch.sparse_coo).coalesce()
+        symmetric = ((entries + entries.mT) / 2).coalesce()
+    ones = torch.ones(len(alpha), 1, dtype=alpha.dtype, device=alpha.device)
+    degrees = torch.sparse.mm(symmetric, ones)
+    positive = torch.sparse.mm(entries, ones)[:, 0]
+    return PairLaplacian(degrees[:, 0], positive, lambda b: degrees * b - torch.sparse.mm(symmetric, b))
+
+
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """The rows of a rule's α, a few at a time."""
+
+    rule: ImportanceRule
+    outputs: Tensor
+    positives: Tensor | None
+    size: int
+    progress: bool | Advance
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        n = len(self.outputs)
+        with progress_bar("pairs", self.progress) as advance:
+            for top in range(0, n, self.size):
+                rows = slice(top, min(top + self.size, n))
+                yield rows, self.rule.rows(self.outputs, self.positives, rows)
+                advance(rows.stop, n)
+
+
+def _streamed(blocks: _Blocks) -> PairLaplacian:
+    """Each product goes through the blocks once."""
+    of_rows, columns, pull = [], torch.zeros_like(blocks.outputs[:, 0]), []
+    for _, alpha in blocks:
+        of_rows.append(alpha.sum(1))
+        columns += alpha.sum(0)
+        pull.append(blocks.rule.pull(alpha))
+    degrees = (torch.cat(of_rows) + columns) / 2
+
+    def times(b: Tensor) -> Tensor:
+        if blocks.rule.symmetric:
+            return degrees[:, None] * b - torch.cat([alpha @ b for _, alpha in blocks])
+        product: Tensor = degrees[:, None] * b
+        for rows, alpha in blocks:
+            product = product - alpha.mT @ b[rows] / 2
+            product[rows] -= alpha @ b / 2
+        return product
+
+    return PairLaplacian(degrees, torch.cat(pull), times)
+
+
+def _require_outputs(outputs: Tensor) -> None:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or not outputs.is_floating_point() or len(outputs) < 2:
+        raise InputError(
+            f"outputs must be floating-point rows (n, z), n at least 2, got {in_words(outputs)}; use "
+            "torch.as_tensor(…).double()"
+        )
+
+
+def _require_functions(
+    a: Tensor,
+    b: Tensor,
+    positives: Tensor | None,
+    positives_b: Tensor | None,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    least: int = 2,
+) -> None:
+    """Refuse all but finite rows of one length, number type and device, with the views of both or of none."""
+    for name, rows, like in (
+        (names[0], a, a),
+        (names[1], None if b is a else b, a),
+        ("positives", positives, a),
+        ("positives_b", None if positives_b is positives else positives_b, b),
+    ):
+        if rows is None:
+            continue
+        if not isinstance(rows, Tensor) or rows.ndim != 2 or not rows.is_floating_point() or 0 in rows.shape:
+            raise InputError(
+                f"{name} must be floating-point rows (n, d), got {in_words(rows)}; use torch.as_tensor(…).double()"
+            )
+        if rows.dtype != a.dtype or rows.device != a.device or len(rows) != len(a):
+            raise InputError(
+                f"{name} must have {len(a)} rows in {a.dtype} on {a.device} like {names[0]}, got {in_words(rows)} on "
+                f"{rows.device}; pass one row for each sample"
+            )
+        if name.startswith("positives") and rows.shape != like.shape:
+            raise InputError(f"{name} must have the shape {tuple(like.shape)} of the first views, got {in_words(rows)}")
+        low, high = torch.aminmax(rows.detach())  # NaN if there is one; a tenth of isfinite's time
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise InputError(f"{name} holds NaN or infinite values; drop these samples")
+    if (positives is None) != (positives_b is None):
+        raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
+    if len(a) < least:
+        raise InputError(f"{names[0]} needs at least {least} samples, got {len(a)}; with one there are no pairs")
+
+
+def _require_features(features: Tensor, *, n: int | None = None) -> None:
+    if not isinstance(features, Tensor) or features.ndim != 2 or not features.is_floating_point():
+        raise InputError(f"features must be floating-point rows (n, m), got {in_words(features)}")
+    if len(features) < 2 or (n is not None and len(features) != n):
+        size = "at least 2" if n is None else str(n)
+        raise InputError(f"features must have {size} rows, one for each sample, got {tuple(features.shape)}")
+    if not torch.isfinite(features).all() or bool((features < 0).any()):
+        raise InputError(
+            f"features must be finite and not negative (paper C, Def. 1), got {float(features.min()):.3g} as the "
+            "smallest; shift what they are made of"
+        )

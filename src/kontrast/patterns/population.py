@@ -1,0 +1,287 @@
+r"""Paper C's A(w) for a population instead of samples: a mixture of Gaussians of one width, in closed form.
+
+For x = μ_s + σξ with probability p_s, uniform pairwise importance and no augmentation, $A(w) = \mathbb V[\tilde x^w]$
+(Appendix B.1). The gate jumps by J at the plane w^T x = 0, where h is 0, so that
+
+$$\frac{d}{d\varepsilon} A(w + \varepsilon u)\, w = -B u, \qquad B = J\,\mathbb E[h]\, M, \qquad
+M = \mathbb E[x x^\top \delta(w^\top x)],$$
+
+and the flow (7) has the Jacobian P(A − B − λ)P at a fixed point. M is positive semi-definite, and so is B where
+J·E[h] ≥ 0: always for ReLU. The roughness ρ = ‖B‖ of Theorem 1 then makes a fixed point **more** stable, and every
+LME is stable whether λ_gap > ρ or not. Leaky ReLU on data whose mean lies far behind the plane has E[h] < 0, B below 0,
+and LMEs that are not stable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kontrast.checks import is_number
+from kontrast.errors import InputError
+from kontrast.patterns.homogeneous import homogeneous_from
+from kontrast.patterns.latent import LatentCategorical, LatentSummation, require_probabilities
+
+GATE_TOLERANCE = 1e-9  # without noise, of the largest mean: a gate opened by round-off is an error of order 1
+_BLOCK = 2**22  # numbers in one (weights, states) table
+_FAR = 40.0  # standard deviations at which the normal density is 0 in float64, and 0·∞ would be NaN
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Each weight on each state; (k, s) but for the two that are per weight, and `output` the mean of h given s."""
+
+    direction: Tensor  # w/‖w‖, (k, d)
+    length: Tensor  # ‖w‖, (k, 1)
+    z: Tensor  # direction·μ_s
+    a: Tensor  # z/σ
+    open: Tensor  # Φ(a): the probability that w^T x > 0
+    density: Tensor  # φ(a)
+    gate: Tensor  # mean of the gate
+    output: Tensor  # mean of h(direction·x)
+
+
+class MixtureCovariance:
+    """Exact A(w), its energy, roughness and stability for x = μ_s + σξ with probability p_s, ξ standard normal.
+
+    Computed in float64; results have the number type of the weights. A(w) depends on the direction of w only.
+
+    Args:
+        means: μ_s as rows (s, d).
+        probabilities: p_s, (s,), summing to 1.
+        noise_std: σ, at least 0. At 0 it is the discrete model itself; gates then open above 1e-9 of the largest mean.
+        activation: of degree 1: "relu", "leaky_relu", "leaky_relu:0.2", "linear", or whatever `homogeneous_from` takes.
+    """
+
+    coupled = False  # each weight's field is its own
+
+    def __init__(
+        self,
+        means: Tensor,
+        probabilities: Tensor,
+        noise_std: float,
+        *,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+    ) -> None:
+        _require_means(means)
+        require_probabilities(probabilities, len(means), "means")
+        if not is_number(noise_std) or not 0 <= noise_std < math.inf:
+            raise InputError(
+                f"noise_std must be a finite number of at least 0, a standard deviation, got {noise_std!r}"
+            )
+        self.activation = homogeneous_from(activation)
+        if self.activation.degree != 1:
+            raise InputError(
+                f"the population's A(w) is known for activations of degree 1, got degree {self.activation.degree:g}; "
+                "use relu, leaky_relu or linear, or GatedCovariance of samples"
+            )
+        self.means = means.detach().double()
+        self.probabilities = probabilities.detach().to(self.means)
+        self.noise_std = float(noise_std)
+        self._precision = means.dtype
+
+    @classmethod
+    def of(
+        cls,
+        model: LatentCategorical | LatentSummation,
+        noise_std: float,
+        *,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+    ) -> MixtureCovariance:
+        """That of a generative model of Appendix B.1, smoothed by noise of this standard deviation."""
+        if not isinstance(model, LatentCategorical | LatentSummation):
+            raise InputError(f"model must be LatentCategorical or LatentSummation, got {type(model).__name__}")
+        return cls(*model.states(), noise_std, activation=activation)
+
+    def product(self, weights: Tensor) -> Tensor:
+        """A(w)w for each row w of (k, d): half the gradient of `energy`."""
+        self._require_weights(weights, 2)
+        blocks = torch.split(weights, max(1, _BLOCK // len(self.means)))
+        return torch.cat([self._product(self._moments(block)) for block in blocks]).to(weights.dtype)
+
+    def energy(self, weights: Tensor) -> Tensor:
+        """V[h(w^T x)] = w^T A(w) w for each row of (k, d): (k,)."""
+        return (self.product(weights) * weights).sum(1)
+
+    def gates(self, weights: Tensor) -> Tensor:
+        """(k, 0): a population has no samples whose gates could be open."""
+        self._require_weights(weights, 2)
+        return torch.empty(len(weights), 0, dtype=torch.bool, device=weights.device)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        r"""A(w) = V[x̃], (d, d), for w (d,): the variance of the states' means plus the mean of their variances.
+
+        With c = 1[w^T x > 0] and the unit vector e along w,
+        $\mathbb E[cx] = \Phi\mu + \sigma\varphi e$ and
+        $\mathbb E[c x x^\top] = \Phi\mu\mu^\top + \sigma\varphi(\mu e^\top + e\mu^\top)
+        + \sigma^2(\Phi I - a\varphi\, e e^\top)$ at a = e^T μ/σ.
+        """
+        self._require_weights(w, 1)
+        return self._matrix(w).to(w.dtype)
+
+    def mean_output(self, w: Tensor) -> float:
+        """E[h(w^T x)] for w (d,)."""
+        self._require_weights(w, 1)
+        moments = self._moments(w[None])
+        return float(moments.length[0, 0] * (moments.output[0] @ self.probabilities))
+
+    def boundary_matrix(self, w: Tensor) -> Tensor:
+        """M = E[x x^T δ(w^T x)], (d, d), for w (d,): what lies on the plane where the gate jumps."""
+        self._require_weights(w, 1)
+        if self._on_plane(w):
+            raise InputError(
+                "a state lies on the plane w^T x = 0, where its density is infinite; use noise_std above 0"
+            )
+        return self._boundary_matrix(w).to(w.dtype)
+
+    def roughness_matrix(self, w: Tensor) -> Tensor:
+        """B = J·E[h]·M, (d, d): A(w + εu)w = A(w)w − εBu + O(ε²), for any length of w."""
+        return self.boundary_matrix(w) * (self.activation.jump * self.mean_output(w))
+
+    def roughness(self, w: Tensor) -> float:
+        """ρ(w) = ‖B‖₂ of Theorem 1; infinite without noise where a state lies on the plane w^T x = 0.
+
+        ρ is of unit weights. B w = 0, as M has no part along w, so that the tangent space gives the whole norm.
+        """
+        self._require_weights(w, 1)
+        if self._on_plane(w):
+            return math.inf if self._jump_at(w) else 0.0
+        return float(torch.linalg.matrix_norm(self._roughness_matrix(w), ord=2))
+
+    def stability_margin(self, w: Tensor) -> float:
+        """λ − λ_max(P(A − B)P) on the tangent space, λ = w^T A w/‖w‖²: a fixed point w is stable iff it is above 0.
+
+        That is of the flow (7). The power iteration (94) stays at w iff no eigenvalue of P(A − B)P is below −λ either:
+        under a small noise B is large, and a stable w then makes it swing from side to side.
+
+        At a margin of exactly 0 this order does not decide. Without noise and with a state on the plane the flow is not
+        differentiable: E[h]·J < 0 makes w unstable (−∞), otherwise such states only add to the stability and the
+        margin without them is a lower bound.
+        """
+        self._require_weights(w, 1)
+        on_plane = self._on_plane(w)
+        if on_plane and self._jump_at(w) < 0:
+            return -math.inf
+        if len(w) == 1:
+            return math.inf
+        A = self._matrix(w)
+        direction = self._moments(w[None]).direction[0]
+        slope = A if on_plane else A - self._roughness_matrix(w)
+        tangent = torch.linalg.qr(direction[:, None], mode="complete")[0][:, 1:]  # (d, d - 1)
+        return float(direction @ A @ direction - torch.linalg.eigvalsh(tangent.mT @ slope @ tangent)[-1])
+
+    def _product(self, m: _Moments) -> Tensor:
+        """E[x̃h] − E[x̃]E[h], by Stein's lemma E[f(e^T x)x] = E[f]μ + σ²E[f']e with f = gate²·z and f = gate."""
+        p, sigma, J = self.probabilities, self.noise_std, self.activation.jump
+        squares = _between(m.open, self._below**2, self._above**2)  # E[gate²]
+        rectified = m.z * m.open + sigma * m.density  # E[max(z, 0)]
+        second = self._below**2 * m.z + (self._above**2 - self._below**2) * rectified  # E[gate²·z]
+        mean = (m.output @ p)[:, None]
+        on_means = (second - mean * m.gate) * p
+        along = ((sigma**2 * squares - sigma * J * mean * m.density) @ p)[:, None]
+        return m.length * (on_means @ self.means + along * m.direction)
+
+    def _matrix(self, w: Tensor) -> Tensor:
+        moments = self._moments(w[None])
+        e = moments.direction[0]
+        a, Phi, phi, gate = (t[0] for t in (moments.a, moments.open, moments.density, moments.gate))
+        p, mu, sigma, J = self.probabilities, self.means, self.noise_std, self.activation.jump
+        centers = gate[:, None] * mu + J * sigma * torch.outer(phi, e)
+        centers = centers - p @ centers
+        # Φ(1 − Φ) and no difference of second moments: nothing cancels, and A stays positive semi-definite.
+        A = centers.mT @ (p[:, None] * centers) + J**2 * mu.mT @ ((p * Phi * (1 - Phi))[:, None] * mu)
+        crossed = torch.outer(e, J * sigma * (p * phi * _between(Phi, self._above, self._below)) @ mu)
+        squares = p @ _between(Phi, self._below**2, self._above**2)
+        along = p @ ((self._above**2 - self._below**2) * a * phi + J**2 * phi.square())
+        identity = torch.eye(len(e), dtype=e.dtype, device=e.device)
+        return A + crossed + crossed.mT + sigma**2 * (squares * identity - along * torch.outer(e, e))
+
+    def _boundary_matrix(self, w: Tensor) -> Tensor:
+        """Given w^T x = 0, x is P μ + σ P ξ, and the density of w^T x at 0 is φ(a)/(σ‖w‖); 0 without noise."""
+        if self.noise_std == 0:
+            return self.means.new_zeros(len(w), len(w))
+        moments = self._moments(w[None])
+        e = moments.direction[0]
+        density = self.probabilities * moments.density[0] / (self.noise_std * moments.length[0, 0])
+        inside = self.means - torch.outer(moments.z[0], e)
+        P = torch.eye(len(e), dtype=e.dtype, device=e.device) - torch.outer(e, e)
+        return inside.mT @ (density[:, None] * inside) + self.noise_std**2 * density.sum() * P
+
+    def _roughness_matrix(self, w: Tensor) -> Tensor:
+        return self._jump_at(w) * self._boundary_matrix(w)
+
+    def _jump_at(self, w: Tensor) -> float:
+        return self.activation.jump * self.mean_output(w)
+
+    def _on_plane(self, w: Tensor) -> bool:
+        """Whether, without noise, a state other than 0 lies on the plane w^T x = 0."""
+        if self.noise_std > 0:
+            return False
+        tolerance = self._tolerance(w)
+        flat = (self._moments(w[None]).z[0].abs() <= tolerance) & (self.means.norm(dim=1) > tolerance)
+        return bool((flat & (self.probabilities > 0)).any())
+
+    @property
+    def _above(self) -> float:
+        return self.activation.right
+
+    @property
+    def _below(self) -> float:
+        return -self.activation.left
+
+    def _tolerance(self, weights: Tensor) -> float:
+        """Of w^T μ for a unit w; float32 patterns are orthogonal to no more than float32's rounding."""
+        eps = max(torch.finfo(self._precision).eps, torch.finfo(weights.dtype).eps)
+        return max(GATE_TOLERANCE, 16 * eps) * float(self.means.norm(dim=1).max())
+
+    def _moments(self, weights: Tensor) -> _Moments:
+        w = weights.double()
+        length = w.norm(dim=1, keepdim=True)
+        direction = w / length
+        z = direction @ self.means.mT
+        if self.noise_std == 0:
+            open_, density = (z > self._tolerance(weights)).double(), torch.zeros_like(z)
+            a = torch.zeros_like(z)  # only ever met as a·density
+        else:
+            a = (z / self.noise_std).clamp(-_FAR, _FAR)
+            open_, density = torch.special.ndtr(a), torch.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        gate = _between(open_, self._below, self._above)
+        output = gate * z + self.activation.jump * self.noise_std * density
+        return _Moments(direction, length, z, a, open_, density, gate, output)
+
+    def _require_weights(self, weights: Tensor, ndim: int) -> None:
+        d = self.means.shape[1]
+        shape = f"(k, {d})" if ndim == 2 else f"({d},)"
+        name = "weights" if ndim == 2 else "w"
+        if not isinstance(weights, Tensor) or not weights.is_floating_point():
+            given = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
+            raise InputError(
+                f"{name} must be a floating-point tensor {shape}, got {given}; use torch.as_tensor(…).double()"
+            )
+        if weights.ndim != ndim or weights.shape[-1] != d:
+            raise InputError(f"{name} must have the shape {shape}, got {tuple(weights.shape)}")
+        if weights.device != self.means.device:
+            raise InputError(f"{name} lie on {weights.device}, the means on {self.means.device}; move one of them")
+        lengths = weights.detach().double().norm(dim=-1)
+        if not ((lengths > 0) & (lengths < math.inf)).all():
+            raise InputError(f"{name} must be finite and not zero: A(w) depends on the direction of w")
+
+
+def _between(share: Tensor, low: float, high: float) -> Tensor:
+    """`high` with that probability, else `low`: the mean."""
+    return low + (high - low) * share
+
+
+def _require_means(means: Tensor) -> None:
+    if not isinstance(means, Tensor) or not means.is_floating_point() or means.ndim != 2 or not means.numel():
+        given = f"{means.dtype} {tuple(means.shape)}" if isinstance(means, Tensor) else type(means).__name__
+        raise InputError(
+            f"means must be floating-point rows (s, d), got {given}; use torch.as_tensor(means).double(), with a row "
+            "for each state"
+        )
+    if not torch.isfinite(means).all():
+        raise InputError("means hold NaN or infinite values; pass finite ones")

@@ -1,0 +1,224 @@
+"""What a study is: every choice that decides its numbers, checked before any long work and hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from kontrast.checks import require_positive, resolve_device, resolve_dtype
+from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
+from kontrast.errors import InputError, StoreError
+from kontrast.losses import link_from, similarity_from
+from kontrast.memory import total_bytes
+from kontrast.nets import activation_from, check_shape
+from kontrast.study.labels import label_problem
+from kontrast.study.probes import probe_problem
+
+FORMAT = 3  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
+COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+PROBE_SAMPLES = 500  # to train a probe, and to test it: 0.1 s for raw pixels
+LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
+DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """Everything that decides a study's numbers. `None` fields are filled in from the data by `prepare`."""
+
+    data: str = "mnist5k"
+    split: str = "train"
+    image_shape: tuple[int, int] | tuple[int, int, int] | None = None
+    n_samples: int = 50
+    views: str | None = None
+    n_positives: int = 1
+    negatives: int | Literal["all"] = 1
+    similarities: tuple[str, ...] = ("cosine", "dot")
+    link: str = "linear"
+    temperature: float = 1.0
+    delta: float = 0.01
+    activation: str = "relu"
+    depth: int = 1
+    parametrization: str = "ntk"
+    d_out: int = 10
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    n_seeds: int = 5
+    n_steps: int = 200
+    learning_rates: tuple[float, ...] | None = None  # one a similarity
+    pca_learning_rate: float = 1.0  # of the orthonormal run; claims A.pca
+    n_ntk_points: int = 50
+    n_probe_samples: int | None = None  # labelled samples that train a downstream probe, and as many that test it
+    label_curves: bool = False  # curves over the number of labels, at the widest network
+    device: str = "cpu"
+    dtype: str = "float64"
+    data_digest: str = ""
+    format: int = FORMAT
+
+    def as_dict(self) -> dict[str, Any]:
+        """The spec as JSON types."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> StudySpec:
+        """The spec that `as_dict` wrote."""
+        if "kind" in content:
+            raise StoreError(f"this folder holds {content['kind']}, and no study; see `kontrast verify --help`")
+        if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] != FORMAT:
+            raise StoreError(
+                f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
+                "open it with that version, or run the study again with another --output"
+            )
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
+        return cls(**fields)
+
+    @property
+    def digest(self) -> str:
+        """A hash of every field: two specs with one digest give the same numbers."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A short name for the study's folder."""
+        return f"{Path(self.data).stem}-{self.digest[:8]}"
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells, the widest first, so that the last ones to finish are short."""
+        return [cell_name(width, seed) for width in sorted(self.widths, reverse=True) for seed in range(self.n_seeds)]
+
+    @property
+    def without_pca(self) -> str:
+        """Why the study has no PCA view; empty where it has one."""
+        n_points = self.n_samples * (1 + self.n_positives)
+        if self.parametrization != "ntk":
+            return f"paper A's network (7) is one in ntk parametrization, and these are {self.parametrization}"
+        if min(self.widths) < self.d_out:
+            return f"{self.d_out} orthonormal columns need a width of {self.d_out}, and one is {min(self.widths)}"
+        if n_points <= self.d_out:
+            return f"{n_points} points have no unique PCA of {self.d_out} dimensions"
+        return ""
+
+    @property
+    def record_steps(self) -> list[int]:
+        """About 24 steps, evenly spaced on a logarithmic axis, the first and the last among them."""
+        return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
+
+
+def cell_name(width: int, seed: int) -> str:
+    """The name of the cell (width, seed)."""
+    return f"w{width:06d}-s{seed:03d}"
+
+
+def parse_cell(cell: str) -> tuple[int, int]:
+    """The width and the seed of a cell's name."""
+    width, seed = cell.split("-")
+    return int(width[1:]), int(seed[1:])
+
+
+def prepare(spec: StudySpec) -> StudySpec:
+    """Check every field before any long work, and fill in what depends on the data."""
+    _check(spec)
+    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    if spec.n_samples > len(dataset):
+        raise InputError(
+            f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
+        )
+    _check_memory(spec, dataset.rows.shape[1])
+    require_contrast(dataset, spec.data)
+    if spec.label_curves and (problem := label_problem(dataset.y)):
+        raise InputError(f"--labels asks how many labels are needed but {spec.data!r} {problem}; leave --labels out")
+    view = parse_view(spec.views) if spec.views is not None else default_view(dataset)
+    view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
+    rates = spec.learning_rates or _automatic_rates(spec, dataset)
+    return dataclasses.replace(
+        spec,
+        views=str(view),
+        learning_rates=rates,
+        data_digest=data_digest(dataset),
+        n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
+        n_probe_samples=_probe_samples(spec, dataset),
+    )
+
+
+def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
+    """How many samples train a probe, and test it: as asked for, or as many as fit beside the contrasted ones.
+
+    Where more than half of the data is contrasted, a quarter of all each, some of them contrasted ones.
+    """
+    size, asked = len(dataset), spec.n_probe_samples
+    n = asked if asked is not None else min(PROBE_SAMPLES, max((size - spec.n_samples) // 2, size // 4))
+    if n == 0:
+        return 0
+    problem = probe_problem(dataset.y, n)
+    if problem and asked is not None:
+        raise InputError(
+            f"asked for {asked} probe samples but {spec.data!r} {problem}; leave --probe-samples out, or give 0"
+        )
+    return 0 if problem else n
+
+
+def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
+    scale = float(dataset.rows.double().pow(2).sum(1).mean())
+    auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
+    if not 1e-100 < scale < 1e100:  # where squares of squares still are numbers
+        raise InputError(f"the samples of {spec.data!r} have a mean square norm of {scale:.3g}; scale them to about 1")
+    return tuple(auto[similarity] for similarity in spec.similarities)
+
+
+def _check(spec: StudySpec) -> None:
+    """Every rule that needs no data. Names and numbers are refused here, in one place, before anything is read."""
+    resolve_device(spec.device)
+    resolve_dtype(spec.dtype)
+    activation_from(spec.activation)
+    require_positive(temperature=spec.temperature, delta=spec.delta)  # also where this study's link has no use for them
+    link_from(spec.link, temperature=spec.temperature)
+    for similarity in spec.similarities:
+        similarity_from(similarity, delta=spec.delta)
+    if not spec.similarities or len(set(spec.similarities)) < len(spec.similarities):
+        raise InputError(
+            f"similarities must be one or both of cosine and dot, each once, got {list(spec.similarities)}"
+        )
+    for name in ("n_samples", "n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points"):
+        if not 1 <= getattr(spec, name) <= LARGEST:
+            raise InputError(f"{name} must be at least 1 and at most {LARGEST}, got {getattr(spec, name)}")
+    if spec.n_samples < 2:
+        raise InputError("n_samples must be at least 2: a negative is another sample")
+    if not spec.widths or min(spec.widths) < 1 or len(set(spec.widths)) < len(spec.widths):
+        raise InputError(f"widths must be different whole numbers of at least 1, got {list(spec.widths)}")
+    if isinstance(spec.negatives, str) and spec.negatives != "all":
+        raise InputError(f"negatives must be a whole number or 'all', got {spec.negatives!r}")
+    if isinstance(spec.negatives, int) and not 0 <= spec.negatives < spec.n_samples:
+        raise InputError(
+            f"asked for {spec.negatives} negatives an anchor but {spec.n_samples} samples leave {spec.n_samples - 1}; "
+            "ask for fewer, or for 'all'"
+        )
+    if spec.learning_rates is not None:
+        if len(spec.learning_rates) != len(spec.similarities):
+            raise InputError(f"give one learning rate for each of {list(spec.similarities)}, got {spec.learning_rates}")
+        for rate in spec.learning_rates:
+            require_positive(learning_rate=rate)
+    require_positive(pca_learning_rate=spec.pca_learning_rate)
+    if spec.n_probe_samples is not None and not 0 <= spec.n_probe_samples <= LARGEST:
+        raise InputError(f"n_probe_samples must be 0 for none, or at most {LARGEST}, got {spec.n_probe_samples}")
+    check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
+
+
+def _check_memory(spec: StudySpec, d_in: int) -> None:
+    """Refuse a study whose largest network cannot fit, before any work; an estimate from below."""
+    width, itemsize = max(spec.widths), 4 if spec.dtype == "float32" else 8
+    weights = width * (d_in + spec.d_out + (spec.depth - 1) * width)
+    points = spec.n_samples * (1 + spec.n_positives)
+    # Weights, their start, their gradient and a step; inputs; the hidden units of every point and their derivatives.
+    needed = itemsize * (4 * weights + points * (d_in + 3 * spec.depth * width))
+    there = total_bytes(torch.device(spec.device))
+    if needed > there:
+        raise InputError(
+            f"width {width} with {points} points needs at least {needed / 2**30:,.0f} GiB a run and there are "
+            f"{there / 2**30:,.0f} GiB on {spec.device}; take smaller widths, fewer samples or --dtype float32"
+        )

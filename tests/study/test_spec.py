@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis.strategies import integers, lists
+
+from kontrast.data import load
+from kontrast.errors import DataError, InputError, KontrastError, StoreError
+from kontrast.study import StudySpec, prepare
+from kontrast.study.spec import cell_name, parse_cell
+
+DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_steps=5)
+
+
+def test_preparing_fills_in_what_depends_on_the_data() -> None:
+    ready = prepare(DIGITS)
+    scale = float(load("digits", dtype=torch.float64).rows.pow(2).sum(1).mean())
+    assert ready.view is not None
+    assert ready.view.startswith("crop")
+    assert ready.learning_rates == (0.1, pytest.approx(0.25 / scale, rel=0.01))
+    assert ready.n_ntk_points == 8
+    assert len(ready.data_digest) == 16
+    assert prepare(ready) == ready
+
+
+def test_tabular_rows_get_noise() -> None:
+    assert prepare(dataclasses.replace(DIGITS, data="moons")).view == "noise:0.1"
+
+
+def test_spec_survives_json_and_every_field_changes_the_digest() -> None:
+    ready = prepare(DIGITS)
+    assert StudySpec.from_dict(ready.as_dict()) == ready
+    digests = {ready.digest}
+    for field in dataclasses.fields(StudySpec):
+        old = getattr(ready, field.name)
+        new = (*old, old[0]) if isinstance(old, tuple) else f"{old}x" if isinstance(old, str) else (old or 0) + 1
+        digests.add(dataclasses.replace(ready, **{field.name: new}).digest)
+    assert len(digests) == 1 + len(dataclasses.fields(StudySpec))
+
+
+def test_a_spec_of_another_version_is_refused() -> None:
+    content = prepare(DIGITS).as_dict()
+    for other in ({**content, "format": 99}, {**content, "color": "red"}, {"format": 1}):
+        with pytest.raises(StoreError, match="another kontrast"):
+            StudySpec.from_dict(other)
+
+
+def test_the_data_itself_is_part_of_the_digest(tmp_path: Path) -> None:
+    digests = set()
+    for k in range(2):
+        path = tmp_path / f"{k}" / "data.npy"
+        path.parent.mkdir()
+        np.save(path, np.random.default_rng(k).random((20, 3)))
+        digests.add(prepare(dataclasses.replace(DIGITS, data=str(path))).data_digest)
+    assert len(digests) == 2
+
+
+@given(width=integers(1, 10**6 - 1), seed=integers(0, 999))
+def test_cell_names_round_trip(width: int, seed: int) -> None:
+    assert parse_cell(cell_name(width, seed)) == (width, seed)
+
+
+@given(n_steps=integers(1, 10**5), widths=lists(integers(1, 9999), min_size=1, max_size=5, unique=True))
+def test_steps_and_cells(n_steps: int, widths: list[int]) -> None:
+    spec = dataclasses.replace(DIGITS, n_steps=n_steps, widths=tuple(widths))
+    steps = spec.record_steps
+    assert steps[0] == 1
+    assert steps[-1] == n_steps
+    assert steps == sorted(set(steps))
+    assert len(steps) <= 24
+    assert {parse_cell(cell) for cell in spec.cells} == {(w, s) for w in widths for s in range(2)}
+    assert len(spec.cells) == 2 * len(widths)
+
+
+BAD = [
+    ({"data": "mnist6k"}, DataError, "mnist5k"),
+    ({"data": "/no/such/file.npz"}, DataError, "/no/such/file.npz"),
+    ({"n_samples": 5000}, InputError, "asked for 5000 samples but 'digits' has 1797; ask for at most 1797"),
+    ({"n_samples": 1}, InputError, "n_samples must be at least 2"),
+    ({"widths": ()}, InputError, "widths must be"),
+    ({"widths": (0, 4)}, InputError, "widths must be"),
+    ({"widths": (4, 4)}, InputError, "widths must be"),
+    ({"widths": (8, 16), "d_out": 10, "parametrization": "orthogonal"}, InputError, "width 8 < 10; raise the width"),
+    ({"parametrization": "mup"}, InputError, "parametrization must be one of"),
+    ({"similarities": ("euclid",)}, InputError, "euclid"),
+    ({"similarities": ()}, InputError, "similarities must be"),
+    ({"similarities": ("dot", "dot")}, InputError, "each once"),
+    ({"link": "hinge"}, InputError, "hinge"),
+    ({"activation": "swish"}, InputError, "swish"),
+    ({"temperature": 0.0, "link": "softmax"}, InputError, "temperature"),
+    ({"temperature": -1.0}, InputError, "temperature"),
+    ({"delta": 0.0}, InputError, "delta"),
+    ({"delta": math.nan}, InputError, "delta"),
+    ({"learning_rates": (0.1, 0.0)}, InputError, "learning_rate must be a positive number, got 0.0"),
+    ({"learning_rates": (0.1,)}, InputError, "one learning rate for each"),
+    ({"depth": 0}, InputError, "depth must be at least 1 and at most .*, got 0"),
+    ({"n_steps": 10**9}, InputError, "n_steps must be at least 1 and at most 100000000"),
+    ({"widths": (10**9,)}, InputError, r"width 1000000000 .* GiB .* smaller widths"),
+    ({"device": "cuda:x"}, InputError, "device must look like"),
+    ({"pca_learning_rate": 0.0}, InputError, "pca_learning_rate must be a positive number"),
+    ({"pca_learning_rate": math.nan}, InputError, "pca_learning_rate must be a positive number"),
+    ({"n_probe_samples": -1}, InputError, "n_probe_samples must be 0 for none, or at most"),
+    ({"n_probe_samples": 899}, InputError, "has 1797 samples, 898 to train and to test on"),
+    ({"n_seeds": 0}, InputError, "n_seeds must be at least 1"),
+    ({"n_steps": 0}, InputError, "n_steps must be at least 1"),
+    ({"d_out": 0}, InputError, "d_out must be at least 1"),
+    ({"negatives": 8}, InputError, "asked for 8 negatives an anchor but 8 samples leave 7"),
+    ({"negatives": -1}, InputError, "asked for -1 negatives"),
+    ({"negatives": "some"}, InputError, "negatives must be a whole number or 'all'"),
+    ({"dtype": "float16"}, InputError, "dtype must be one of float32, float64, got 'float16'"),
+    ({"device": "tpu"}, InputError, "device must look like"),
+    ({"view": "spin"}, InputError, "spin"),
+    ({"data": "moons", "view": "crop"}, InputError, "noise"),
+]
+
+
+@pytest.mark.parametrize("change, kind, message", BAD, ids=[str(next(iter(case[0].items()))) for case in BAD])
+def test_bad_specs_are_refused_in_one_line(change: dict[str, object], kind: type[KontrastError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        prepare(dataclasses.replace(DIGITS, **change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so cuda is a legal device here")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="no CUDA GPU here; use --device cpu"):
+        prepare(dataclasses.replace(DIGITS, device="cuda"))
+
+
+@pytest.mark.parametrize("value, word", [(0.0, "zero"), (0.7, "the same")])
+@pytest.mark.parametrize("rates", [None, (0.1, 0.1)])
+def test_data_without_any_signal_is_refused(
+    tmp_path: Path, value: float, word: str, rates: tuple[float, ...] | None
+) -> None:
+    np.save(tmp_path / "flat.npy", np.full((20, 3, 3), value))
+    with pytest.raises(InputError, match=rf"every sample of .* is {word}, so there is nothing to contrast"):
+        prepare(dataclasses.replace(DIGITS, data=str(tmp_path / "flat.npy"), learning_rates=rates))
+
+
+def labeled(folder: Path, labels: np.ndarray | None) -> str:
+    rows = np.random.default_rng(0).random((40, 3))
+    np.savez(folder / "data.npz", x=rows, **({} if labels is None else {"y": labels}))
+    return str(folder / "data.npz")
+
+
+NO_PROBES = {
+    "no labels": (None, "has no labels", 0),
+    "one class": (np.zeros(40, dtype=int), "has labels of one class only", 0),
+    "a class of one": (np.array([1] + [0] * 39), "has too few samples of a second class", 16),  # enough of all 40
+}
+
+
+@pytest.mark.parametrize("name", NO_PROBES)
+def test_data_that_no_probe_can_learn_from_has_none_and_refuses_those_asked_for(name: str, tmp_path: Path) -> None:
+    labels, problem, automatic = NO_PROBES[name]
+    spec = dataclasses.replace(DIGITS, data=labeled(tmp_path, labels))
+    assert prepare(spec).n_probe_samples == automatic
+    assert prepare(dataclasses.replace(spec, n_probe_samples=0)).n_probe_samples == 0
+    with pytest.raises(InputError, match=f"asked for 5 probe samples but .* {problem}; leave --probe-samples out"):
+        prepare(dataclasses.replace(spec, n_probe_samples=5))
+
+
+@pytest.mark.parametrize("n_samples, n_probe_samples", [(8, 16), (20, 10), (30, 10), (40, 10)])
+def test_probe_samples_are_what_the_contrasted_leave_or_a_quarter(
+    n_samples: int, n_probe_samples: int, tmp_path: Path
+) -> None:
+    data = labeled(tmp_path, np.arange(40) % 2)
+    assert prepare(dataclasses.replace(DIGITS, data=data, n_samples=n_samples)).n_probe_samples == n_probe_samples
+    assert prepare(DIGITS).n_probe_samples == 500
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({}, ""),
+        ({"parametrization": "standard"}, "ntk parametrization"),
+        ({"widths": (4, 16)}, "5 orthonormal columns need a width of 5, and one is 4"),
+        ({"n_samples": 2, "d_out": 4}, "4 points have no unique PCA of 4 dimensions"),
+        ({"n_samples": 2, "d_out": 3}, ""),
+    ],
+)
+def test_the_pca_view_says_when_it_cannot_be(change: dict[str, object], reason: str) -> None:
+    without = dataclasses.replace(DIGITS, **{"d_out": 5, **change}).without_pca
+    assert reason in without
+    assert bool(reason) == bool(without)
