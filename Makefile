@@ -1,5 +1,5 @@
 # make demo: install, then run the default study.   make verify: every claim, in its quick setting.
-# make test: install the development extras, then lint, types, tests.
+# make test: install the development extras, then lint, types, tests. make test-all: the long runs as well.
 # make bench: every benchmark; the kernels run beside neural-tangents, in an environment of its own (make bench-peers).
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo verify lint test bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized docs-claims clean
+.PHONY: install dev demo verify lint test test-all bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -44,6 +44,9 @@ lint: dev
 	$(BIN)/mypy
 
 test: lint
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-all: lint
 	$(BIN)/pytest -n auto
 
 bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized

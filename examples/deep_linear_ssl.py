@@ -1,4 +1,4 @@
-"""What a linear network learns, and when: a network in training, and its embedding foretold without training.
+"""What a linear network learns, and when: a network in training, and its embedding predicted without training.
 
     python examples/deep_linear_ssl.py
 
@@ -21,7 +21,7 @@ TIMES = (0.0, 0.1, 0.3, 1.0, 3.0)
 
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
-    digits = kt.data.load("digits", dtype=torch.float64).subsample(800, generator=generator)
+    digits = kt.load("digits", dtype=torch.float64).subsample(800, generator=generator)
     pairs = kt.data.make_pairs(digits.rows, views=kt.data.GaussianNoise(0.1), generator=generator)
     x, positives, negatives = (pairs.rows[i] for i in (pairs.anchor, pairs.positive[:, 0], pairs.negative[:, 0]))
     net = kt.nets.MLP(

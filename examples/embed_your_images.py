@@ -24,7 +24,7 @@ N_QUERIES, N_NEIGHBORS = 6, 5
 
 def make_folder(folder: Path) -> None:
     """600 digits as PNG files, named by their number alone."""
-    digits = kt.data.load("digits").subsample(600, generator=torch.Generator().manual_seed(0))
+    digits = kt.load("digits").subsample(600, generator=torch.Generator().manual_seed(0))
     for i, image in enumerate(digits.x[:, 0]):
         pixels = (255 * image).byte().numpy()
         Image.fromarray(pixels).resize((SIDE, SIDE)).save(folder / f"{i:03d}.png")
@@ -63,7 +63,7 @@ def main(folder: Path, sheet: Path) -> None:
     # Crops and flips are for photographs; digits must not be mirrored.
     views = "crop:0.5,1+flip+brightness+contrast" if x.ndim == 4 else "affine"
     n_components = min(32, len(x) // 4)
-    model = kt.estimators.SpectralContrastive(n_components, width=32, features="patches", views=views, n_views=4)
+    model = kt.SpectralContrastive(n_components, width=32, features="patches", views=views, n_views=4)
     z = torch.from_numpy(model.fit_transform(x))
 
     queries = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))[:N_QUERIES].tolist()

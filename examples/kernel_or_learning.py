@@ -16,7 +16,7 @@ import kontrast as kt
 def gaps(width: int, seed: int) -> list[float]:
     """Relative distance from the fixed-kernel outputs of the trained and of the linearised network."""
     generator = torch.Generator().manual_seed(seed)
-    data = kt.data.load("digits", dtype=torch.float64).subsample(20, generator=generator)
+    data = kt.load("digits", dtype=torch.float64).subsample(20, generator=generator)
     pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator)
     loss = kt.losses.ContrastiveLoss(kt.losses.Cosine(delta=0.01), kt.losses.Linear())
     problem = kt.dynamics.contrastive_problem(pairs, loss)

@@ -29,7 +29,7 @@ def accuracy(kernel: Callable[..., Tensor], train: Tensor, test: Tensor, labels:
 
 
 def main() -> None:
-    data = kt.data.load("digits")
+    data = kt.load("digits")
     order = torch.randperm(len(data.y), generator=torch.Generator().manual_seed(0))
     train, test = order[:1000], order[1000:1500]
     torch.manual_seed(0)

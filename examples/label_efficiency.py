@@ -10,13 +10,13 @@ labels, the same measured, and how many labels an error of a quarter of the labe
 from __future__ import annotations
 
 import kontrast as kt
-from kontrast.estimators import KernelLearnability, SpectralContrastive
+from kontrast import KernelLearnability, SpectralContrastive
 
 SIZES = [20, 100, 500]
 
 
 def main() -> None:
-    data = kt.data.load("digits")
+    data = kt.load("digits")
     x, y = data.x[:1000], data.y[:1000]
     contrasted = data.x[1000:]  # no labels, and none of the digits that are judged
     models = {

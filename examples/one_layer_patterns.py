@@ -28,7 +28,7 @@ def whitened(x: torch.Tensor) -> torch.Tensor:
 
 def main(figure: Path | None) -> None:
     generator = torch.Generator().manual_seed(0)
-    digits = kt.data.load("mnist5k", dtype=torch.float64)
+    digits = kt.load("mnist5k", dtype=torch.float64)
     patches = kt.data.draw_patches(digits, SIDE, N_PATCHES, generator=generator, min_std=0.1)
     x = patches - patches.mean(1, keepdim=True)
     x = x - x.mean(0)

@@ -16,7 +16,7 @@ import kontrast as kt
 def measure(width: int) -> tuple[float, float, kt.lazy.Certificate]:
     """The sine to PCA of C̃(0), its eigengap, and the certificate itself."""
     generator = torch.Generator().manual_seed(0)
-    data = kt.data.load("digits", dtype=torch.float64).subsample(50, generator=generator)
+    data = kt.load("digits", dtype=torch.float64).subsample(50, generator=generator)
     pairs = kt.data.make_pairs(data.x, views=kt.data.default_view(data), generator=generator)
     net = kt.nets.MLP(64, width, 1, activation="tanh", generator=generator, dtype=torch.float64)
 
