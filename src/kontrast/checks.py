@@ -176,6 +176,14 @@ def require_generator(value: Any, name: str = "generator") -> None:
         )
 
 
+def resolve_generator(generator: torch.Generator | None, name: str = "generator") -> torch.Generator:
+    """The generator, or one of seed 0 where none is given: the same call then gives the same numbers."""
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    require_generator(generator, name)
+    return generator
+
+
 def increasing_times(times: ArrayLike) -> NDArray[np.float64]:
     """The times as an array; refuses anything but finite, increasing numbers from 0 on."""
     try:
