@@ -114,7 +114,7 @@ def require_finite(name: str, tensor: Tensor, fix: str = "check the data behind 
         raise InputError(f"{name} holds NaN or infinite values; {fix}")
 
 
-def require_shape(name: str, tensor: Tensor, shape: Sequence[int | str], fix: str = "") -> None:
+def require_shape(name: str, tensor: Tensor | NDArray[Any], shape: Sequence[int | str], fix: str = "") -> None:
     """Refuse a tensor of another shape. A size is a number, or a letter that stands for any number of at least one."""
     given = tuple(tensor.shape)
     fits = len(given) == len(shape) and all(
@@ -142,7 +142,7 @@ def require_same_length(**values: Sized) -> None:
         )
 
 
-def require_same_shape(fix: str = "", /, **tensors: Tensor) -> None:
+def require_same_shape(fix: str = "", /, **tensors: Tensor | NDArray[Any]) -> None:
     """Refuse named tensors of different shapes."""
     (first, like), *others = tensors.items()
     for name, tensor in others:

@@ -77,3 +77,9 @@ def test_text_shows_exponent_and_interval(seed: int) -> None:
 def test_points_that_cannot_be_fitted_are_refused(x: list[float], y: list[float]) -> None:
     with pytest.raises(InputError):
         fit_power_law(x, y)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, math.nan, True, "0.95"])
+def test_a_confidence_lies_between_0_and_1(confidence: float) -> None:
+    with pytest.raises(InputError, match="confidence must be a number above 0 and below 1, got"):
+        fit_log_law([1, 2], [1, 2], confidence=confidence)

@@ -1,6 +1,6 @@
-"""Matrices, never networks: eigenpairs, kernel solves and measures, frames and subspaces, fits with intervals."""
+"""Matrices, never networks: operators, eigenpairs, solves, angles, frames, ranks and similarities, fits."""
 
-from kontrast.linalg.conjugate_gradients import NystromPreconditioner, Preconditioner, nystrom_preconditioner
+from kontrast.linalg.conjugate_gradients import nystrom_preconditioner
 from kontrast.linalg.eigen import (
     Eigenpairs,
     ExtremeEigenvalues,
@@ -17,15 +17,13 @@ from kontrast.linalg.frames import (
     cayley_step,
     frobenius_ball,
     grassmann_step,
-    grassmann_tangent,
     operator_ball,
     orthonormality_error,
-    polar_retraction,
     polar_step,
     qr_retraction,
     random_frame,
 )
-from kontrast.linalg.operators import Operator, OperatorLike, as_operator, as_symmetric, require_symmetric
+from kontrast.linalg.operators import as_operator, as_symmetric, require_symmetric
 from kontrast.linalg.ranks import effective_rank, entropy_rank, participation_ratio, relative_spread
 from kontrast.linalg.similarity import (
     ConditionNumber,
@@ -55,12 +53,8 @@ __all__ = [
     "KernelDrift",
     "LeaveOneOut",
     "LogLaw",
-    "NystromPreconditioner",
-    "Operator",
-    "OperatorLike",
     "Posterior",
     "PowerLaw",
-    "Preconditioner",
     "RidgeSolution",
     "RidgeSystem",
     "SpectralNorm",
@@ -81,7 +75,6 @@ __all__ = [
     "gp_covariance",
     "gp_posterior",
     "grassmann_step",
-    "grassmann_tangent",
     "kernel_alignment",
     "kernel_drift",
     "largest_eigenpairs",
@@ -91,7 +84,6 @@ __all__ = [
     "operator_ball",
     "orthonormality_error",
     "participation_ratio",
-    "polar_retraction",
     "polar_step",
     "qr_retraction",
     "random_frame",
