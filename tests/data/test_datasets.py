@@ -126,7 +126,7 @@ def test_bad_values_are_counted_and_located():
         (torch.zeros(3, 2, dtype=torch.complex64), None, "torch.complex64", "x.float()"),
         (torch.zeros(3), None, "(3,)", "(n, d) or (n, c, h, w)"),
         (torch.zeros(3, 4, 4), None, "(3, 4, 4)", "(n, d) or (n, c, h, w)"),
-        (torch.zeros(0, 4), None, "(0, 4)", "without a zero"),
+        (torch.zeros(0, 4), None, "(0, 4)", "with no size of 0"),
         (torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64), "shape (2,)", "shape (3,)"),
         (torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64), "shape (3, 1)", "shape (3,)"),
         (torch.zeros(3, 4), torch.zeros(3), "torch.float32", "int64"),

@@ -148,7 +148,7 @@ def test_an_image_shape_must_fit(tmp_path):
         (np.zeros(3), "(3,)", "(n, d)"),
         (np.float64(3), "()", "(n, d)"),
         (np.zeros((2, 2, 2, 2, 2)), "(2, 2, 2, 2, 2)", "(n, c, h, w)"),
-        (np.zeros((0, 4)), "(0, 4)", "without a zero"),
+        (np.zeros((0, 4)), "(0, 4)", "with no size of 0"),
         (np.array([[1.0, math.nan]]), "1 values that are nan", "drop these rows"),
         (np.full((2, 2), 1e300), "4 values that are nan or infinite", "row 0"),  # too large for float32
     ],
@@ -453,7 +453,7 @@ def test_a_cut_idx_file_is_refused(folder, data, suffix):
         (idx_bytes(bytes_of_images(2, 3, 3)) + b"!", "promises 18 bytes for shape (2, 3, 3) but holds 19", "download"),
         (b"\0\0\x0e\4" + b"\xff" * 16 + b"\0" * 8, f"promises {8 * (2**32 - 1) ** 4} bytes", "download"),
         (b"\0\0\x08\xff" + b"\0\0\0\1" * 255 + b"7", "255 dimensions", "at most 4"),
-        (b"\0\0\x08\3" + b"\0" * 12, "(0, 0, 0)", "without a zero"),
+        (b"\0\0\x08\3" + b"\0" * 12, "(0, 0, 0)", "with no size of 0"),
         (b"\0\0\x08\1\0\0\0\2ab", "(2,)", "(n, h, w)"),
     ],
     ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else "",

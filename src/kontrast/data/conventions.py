@@ -34,7 +34,7 @@ def samples_to_tensor(array: Array, *, source: str, image_shape: ImageShape | No
     if array.ndim not in (2, 3, 4) or array.size == 0:
         raise DataError(
             f"{source} holds samples of shape {array.shape}; it must be (n, d), (n, h, w), (n, h, w, c) or "
-            "(n, c, h, w), without a zero"
+            "(n, c, h, w), with no size of 0"
         )
     x = torch.from_numpy(_native(channels_first(array, source=source, image_shape=image_shape)))
     is_pixels = array.dtype == np.uint8 or (

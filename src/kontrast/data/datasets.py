@@ -37,7 +37,7 @@ class Dataset:
             raise DataError(f"{self.name!r} has samples of type {self.x.dtype}; convert them with x.float()")
         if len(shape) not in (2, 4) or 0 in shape:
             raise DataError(
-                f"{self.name!r} has samples of shape {shape}; it must be (n, d) or (n, c, h, w), without a zero"
+                f"{self.name!r} has samples of shape {shape}; it must be (n, d) or (n, c, h, w), with no size of 0"
             )
         if self.y is not None and (self.y.dtype != torch.int64 or tuple(self.y.shape) != shape[:1]):
             raise DataError(

@@ -22,7 +22,7 @@ class RandomResizedCrop:
     """A random box of each image, resampled bilinearly to the full size: `RandomResizedCrop((0.5, 1.0))(x, generator)`.
 
     A box covers a share of the image uniform in `area`. `ratio` is its width over its height relative to the image's
-    own, log-uniform, so the full image has ratio 1 whatever its shape; a side that would stick out is cut to the
+    own, log-uniform, so the full image always has ratio 1; a side that would stick out is cut to the
     image's. The place is uniform among those inside the image. Boxes need not lie on whole pixels.
     """
 
@@ -168,7 +168,9 @@ class Gray:
                 f"the view gray needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
                 "leave gray out of the view, or pass x[:, :3] where the first three are the colours"
             )
-        u = uniform(len(x), generator=generator, device=x.device)  # drawn for one channel too: later views stay alike
+        u = uniform(
+            len(x), generator=generator, device=x.device
+        )  # drawn for one channel too: later views stay the same
         gray = _luminance(x) if x.shape[1] == 3 else x
         return torch.where((u < self.probability)[:, None, None, None], gray, x)
 

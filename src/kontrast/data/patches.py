@@ -27,7 +27,7 @@ def draw_patches(
 
     `patch.view(c, size, size)` is a row's picture. A patch whose deviation over all of its values is below `min_std`,
     such as the empty background of digits, is skipped, and another is drawn. Places are drawn on the generator's
-    device, so the same seed gives the same patches wherever the images lie and whatever their number type.
+    device, so the same seed gives the same patches for images on every device and in every number type.
 
     Args:
         images: (n, h, w) or (n, c, h, w), floating, or a data set of images.

@@ -44,7 +44,7 @@ class Masking:
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each sample with fresh holes."""
         require_floating("x", x, TO_FLOAT)
-        # float32 whatever x is: half the memory, one mask for every number type, and half floats would be too coarse
+        # float32 for every x: half the memory, one mask for every number type, and half floats would be too coarse
         u = torch.rand(x.shape, generator=generator, device=generator.device, dtype=torch.float32).to(x.device)
         return x.masked_fill(u < self.probability, 0.0)
 

@@ -21,7 +21,7 @@ Preconditioner = Callable[[Tensor], Tensor]
 
 
 class NotPositiveError(ArithmeticError):
-    """A direction along which K + ridge I does not curve upwards."""
+    """Raised at a direction in which K + ridge I is not positive."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class NystromPreconditioner:
     r"""$(\hat\lambda_r + \rho)\, U (\hat\Lambda + \rho)^{-1} U^\top + (I - U U^\top)$, for $(K + \rho I)^{-1}$.
 
     Frangella, Tropp & Udell 2023, (5.3): with $U \hat\Lambda U^\top$ a randomised Nyström approximation of K, whose top
-    eigenvalues it removes. In float64 whatever the kernel: its smallest eigenvalue may lie below float32's rounding.
+    eigenvalues it removes. Always in float64, as the smallest eigenvalue may lie below float32's rounding.
     """
 
     vectors: Tensor  # U, (n, r), float64
@@ -113,7 +113,7 @@ def conjugate_gradients(
 
 
 def product_in_double(A: Operator, block: Tensor) -> Tensor:
-    """A times a float64 block, without rounding in A's number type where A's entries are at hand."""
+    """A times a float64 block, without rounding in A's number type where A's entries are known."""
     matrix = A.matrix
     if A.dtype == torch.float64 or matrix is None or (isinstance(matrix, torch.Tensor) and A.tensor is None):
         return A(block)
@@ -129,7 +129,7 @@ def _double(strip: Matrix) -> Tensor:
 def _cycle(
     A: Operator, R: Tensor, ridge: float, small: Tensor, most: int, preconditioner: Preconditioner | None
 ) -> tuple[Tensor, int]:
-    """One iteration per target, in step, so that the kernel multiplies a block; the vectors are float64."""
+    """Conjugate gradients for all targets in lockstep, so that the kernel multiplies a block; vectors are float64."""
     X, R = torch.zeros_like(R), R.clone()
     Z = _preconditioned(preconditioner, R)
     P, rho = Z, (R * Z).sum(0)

@@ -295,13 +295,13 @@ def _result(
 
 
 class _Subspace:
-    """A growing K-orthonormal basis V with A V and K V at hand, and H = V^T K A V on the CPU in float64."""
+    """A growing K-orthonormal basis V with A V and K V, and H = V^T K A V on the CPU in float64."""
 
     def __init__(self, A: Operator, K: Operator | None, capacity: int) -> None:
         self.A, self.K, self.size = A, K, 0
         self.eps = torch.finfo(A.dtype).eps
         self.metric_size = 0.0  # the largest ‖K w‖/‖w‖ seen, a lower bound of K's norm
-        # In float64 whatever the operator's type: inner products of 400,000 float32 numbers lose orthogonality, and
+        # In float64 for every operator: inner products of 400,000 float32 numbers lose orthogonality, and
         # Lanczos then stops at residuals of 5e-5. Vectors lie one after the other in memory: sums down strided columns
         # are several times slower.
         self._V, self._AV, self._KV = (

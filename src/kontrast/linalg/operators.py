@@ -118,7 +118,7 @@ def as_operator(
 
 
 def _dtype(dtype: torch.dtype | str | None) -> torch.dtype:
-    return torch.float64 if dtype is None else resolve_dtype(dtype)
+    return resolve_dtype("float64" if dtype is None else dtype) if not isinstance(dtype, torch.dtype) else dtype
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -193,7 +193,7 @@ def ridge_solve(
     A torch matrix is factorised by Cholesky (n³/3 multiplications), which needs one more matrix of its size. Everything
     else that `top_eigenpairs` takes (memory maps, objects with `@`, functions), and a torch matrix with `method="cg"`,
     is solved by conjugate gradients, all targets at once, until every relative residual is at most `tolerance` (1e-10
-    in float64, 1e-5 in float32). It is the true residual, in float64 where the entries of K are at hand.
+    in float64, 1e-5 in float32). It is the true residual, in float64 where the entries of K are known.
 
     With a float32 kernel and float64 targets the weights are float64: the kernel still multiplies in float32, but its
     weights are not rounded, which alone may cost more than the tolerance.
@@ -399,7 +399,7 @@ def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
         needed = 2 * entry_rounding(A.tensor, torch.finfo(A.dtype).eps)
         return InputError(
             f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: rows {pair[0]} and {pair[1]} of "
-            f"{A.name} coincide, as when a sample is there twice; leave one out or pass {name}="
+            f"{A.name} coincide, as when a sample occurs twice; leave one out or pass {name}="
             f"{_rounded_up(needed):.2g} or more"
         )
     try:

@@ -54,7 +54,7 @@ def hessian_norm(
         x: (n, …).
         output: One output instead of all; the result is then (n, 1).
         tolerance: Of the eigenpair's residual, relative to the norm; 1e-10 in float64, 1e-5 in float32.
-        generator: Draws the start blocks; seed 0 without.
+        generator: Draws the start blocks; seed 0 by default.
 
     Raises:
         ConvergenceError: A residual stayed above the tolerance.
@@ -110,7 +110,7 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
     Args:
         net: An `MLP` with `depth=1`.
         x: (n, d_in); images are flattened.
-        memory: Bytes that intermediate results may take; half of what is free without.
+        memory: Bytes that intermediate results may take; by default half of what is free.
     """
     if not isinstance(net, MLP) or net.depth != 1:
         raise InputError(

@@ -37,7 +37,7 @@ SLICE_BYTES = {"cpu": 2**26, "cuda": 2**31}  # the responses of some images befo
 
 
 class FeatureMap(Protocol):
-    """Features Φ (n, M) of samples, the same for the same sample whatever batch it comes in."""
+    """Features Φ (n, M) of samples, the same for a sample in every batch."""
 
     @property
     def n_features(self) -> int:

@@ -102,7 +102,7 @@ class MLP(nn.Module):
         return hidden, output
 
     def extra_repr(self) -> str:
-        """What the net is, for `print(net)`."""
+        """The sizes, the activation and the parametrisation, for `print(net)`."""
         return (
             f"{self.d_in} → {self.depth} × {self.width} → {self.d_out}, {self.activation.name}, {self.parametrization}"
         )
