@@ -18,7 +18,7 @@ from kontrast.data.files import IDX_TYPES, read_arrays, read_idx
 from kontrast.errors import DataError, InputError, StoreError
 from tests.cases import generator, real_data
 
-fuzzed = settings(deadline=None, max_examples=80)
+fuzzed = settings(deadline=None, max_examples=60)
 relaxed = settings(deadline=None, max_examples=25)
 
 

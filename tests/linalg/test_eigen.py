@@ -51,7 +51,7 @@ def assert_eigenpairs(pairs: linalg.Eigenpairs, A: Tensor, values: Tensor, *, K:
     assert (pairs.vectors.amax(0) >= -(1 - 1e-3) * pairs.vectors.amin(0)).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(levels=lists(sampled_from(LEVELS), min_size=1, max_size=25), data=integers(0, 2**16), k=integers(1, 25))
 def test_small_matrices_with_any_multiplicities(levels: list[float], data: int, k: int) -> None:
     """n = 1, k = n, zero matrices, one repeated value: all the same code and all right."""
@@ -62,7 +62,7 @@ def test_small_matrices_with_any_multiplicities(levels: list[float], data: int, 
         assert_eigenpairs(pairs, A, values, atol=1e-12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(levels=lists(sampled_from(LEVELS), min_size=1, max_size=7), seed=integers(0, 2**16), k=integers(1, 3))
 def test_lanczos_finds_every_copy_of_a_repeated_eigenvalue(levels: list[float], seed: int, k: int) -> None:
     """Spectra of few values, each many times: low rank, the zero matrix, the identity, negative definite ones."""
@@ -72,7 +72,7 @@ def test_lanczos_finds_every_copy_of_a_repeated_eigenvalue(levels: list[float], 
     assert_eigenpairs(linalg.top_eigenpairs(as_function(A), k, n=N), A, values, atol=1e-10)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seed=integers(0, 2**16), k=integers(1, 7), copies=integers(1, 9))
 def test_lanczos_restarts_on_a_slow_spectrum(seed: int, k: int, copies: int) -> None:
     """Evenly spaced eigenvalues below `copies` equal ones: no gap to help, many restarts."""
@@ -82,7 +82,7 @@ def test_lanczos_restarts_on_a_slow_spectrum(seed: int, k: int, copies: int) -> 
     assert_eigenpairs(linalg.top_eigenpairs(as_function(A), k, n=200), A, values, atol=1e-10)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=integers(0, 2**16), k=integers(1, 5), dense=booleans())
 def test_float32_within_its_rounding(seed: int, k: int, dense: bool) -> None:
     values = 0.9 ** torch.arange(200, dtype=torch.float64)
@@ -149,7 +149,7 @@ def test_lanczos_in_a_metric_agrees_with_dense(form: str, rank: int) -> None:
     assert_eigenpairs(dense, A, values, K=K, atol=1e-8)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(seed=integers(0, 2**16), decay=sampled_from([0.5, 0.8, 0.95]), k=integers(1, 3))
 def test_an_ill_conditioned_metric_costs_no_digits(seed: int, decay: float, k: int) -> None:
     """Eigenvalues of K down to 1e-16 and below, as smooth kernels have."""
@@ -186,7 +186,7 @@ def test_the_identity_as_metric_changes_nothing() -> None:
 # ------------------------------------------------------------------------------------------- signs, seeds, kinds
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(seed=integers(0, 2**16))
 def test_signs_do_not_depend_on_the_route_or_on_ties(seed: int) -> None:
     A = symmetric(0.8 ** torch.arange(N), seed)
@@ -256,7 +256,7 @@ def test_a_large_memory_map_is_iterated(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ norms and ends
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(seed=integers(0, 2**16), flip=booleans(), n=sampled_from([1, 5, 80]))
 def test_norm_and_extremes_see_both_ends(seed: int, flip: bool, n: int) -> None:
     values = (-1 if flip else 1) * torch.linspace(-3, 1, n, dtype=torch.float64)

@@ -16,7 +16,7 @@ from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, LossValue, link_from, similarity_from
 from tests.cases import DTYPES, TOLERANCE, generator, randn
 
-quick = settings(max_examples=5, deadline=None)
+quick = settings(max_examples=4, deadline=None)
 
 CONTRASTIVE = {
     f"{similarity}-{link}": ContrastiveLoss(similarity_from(similarity), link_from(link, temperature=0.5))

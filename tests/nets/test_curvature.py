@@ -28,7 +28,7 @@ def net_of(seed: int, d_in: int, width: int, d_out: int, **options) -> MLP:
     return MLP(d_in, width, d_out, generator=generator(seed), dtype=torch.float64, **options)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(**SHAPES, activation=sampled_from(sorted(ACTIVATIONS)), parametrization=sampled_from(PARAMETRIZATIONS))
 def test_the_exact_norm_is_that_of_the_dense_hessian(
     seed: int, d_in: int, width: int, d_out: int, activation: str, parametrization: str
@@ -40,7 +40,7 @@ def test_the_exact_norm_is_that_of_the_dense_hessian(
     torch.testing.assert_close(two_layer_hessian_norm(net, x), torch.tensor(dense), rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=integers(0, 2**16), activation=sampled_from(sorted(ACTIVATIONS)))
 def test_lanczos_gives_the_exact_norm(seed: int, activation: str) -> None:
     """105 parameters: above what is decomposed whole, so that Lanczos itself is tested."""
