@@ -102,7 +102,7 @@ def test_a_number_in_an_interval():
     for value in (0, 1, 0.5):
         assert checks.require_between("p", value, 0, 1) == value
     for value in (-0.1, 1.1, math.nan, math.inf):
-        refused(lambda: checks.require_between("p", value, 0, 1), "p must be a number at least 0 and at most 1, got")  # noqa: B023
+        refused(lambda: checks.require_between("p", value, 0, 1), "p must be a number of at least 0 and at most 1, got")  # noqa: B023
     open_ends = {"low_included": False, "high_included": False}
     assert checks.require_between("p", 0.5, 0, 1, **open_ends) == 0.5
     for value in (0, 1):
@@ -250,3 +250,12 @@ def test_a_value_in_words():
     assert checks.in_words(np.ones(2)) == "ndarray"
     assert checks.in_words(None) == "NoneType"
     assert isinstance(checks.features_not_finite(), InputError)
+
+
+def test_a_generator_or_seed_0():
+    given = torch.Generator().manual_seed(3)
+    assert checks.resolve_generator(given) is given
+    draws = [torch.rand(3, generator=checks.resolve_generator(None)) for _ in range(2)]
+    assert torch.equal(draws[0], torch.rand(3, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(*draws)
+    refused(lambda: checks.resolve_generator(0), "generator must be a torch.Generator, got int")

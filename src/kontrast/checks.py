@@ -81,7 +81,7 @@ def require_between(
     """`value` as a float between `low` and `high`."""
     inside = is_number(value) and (low <= value <= high)
     if not inside or (value == low and not low_included) or (value == high and not high_included):
-        least = f"{'at least' if low_included else 'above'} {low:g}"
+        least = f"{'of at least' if low_included else 'above'} {low:g}"
         most = f"{'at most' if high_included else 'below'} {high:g}"
         raise InputError(f"{name} must be a number {least} and {most}, got {_shown(value)}{_then(fix)}")
     return float(value)

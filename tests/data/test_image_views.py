@@ -208,7 +208,7 @@ def test_gray_refuses_channels_that_are_no_colors():
 
 @pytest.mark.parametrize("view", [Affine, Brightness, Contrast, Gray])
 def test_what_is_no_number_is_refused(view):
-    with pytest.raises(InputError, match=r"must be a number at least 0 and at most .*, got 'much'; write "):
+    with pytest.raises(InputError, match=r"must be a number of at least 0 and at most .*, got 'much'; write "):
         view("much")
 
 

@@ -110,7 +110,7 @@ def test_a_single_sample_has_nothing_to_be_mixed_with():
 @pytest.mark.parametrize("view, high", [(Masking, "1"), (Mixup, "0.5")])
 @pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, "much", True])
 def test_bad_numbers_are_refused(view, high, value):
-    with pytest.raises(InputError, match=rf"must be a number at least 0 and at most {high}, got {value!r}; write m"):
+    with pytest.raises(InputError, match=rf"must be a number of at least 0 and at most {high}, got {value!r}; write m"):
         view(value)
 
 

@@ -4,7 +4,6 @@ from kontrast.linalg.conjugate_gradients import nystrom_preconditioner
 from kontrast.linalg.eigen import (
     Eigenpairs,
     ExtremeEigenvalues,
-    SpectralNorm,
     eigenvalue_rounding,
     extreme_eigenvalues,
     fix_signs,
@@ -26,7 +25,6 @@ from kontrast.linalg.frames import (
 from kontrast.linalg.operators import as_operator, as_symmetric, require_symmetric
 from kontrast.linalg.ranks import effective_rank, entropy_rank, participation_ratio, relative_spread
 from kontrast.linalg.similarity import (
-    ConditionNumber,
     KernelDrift,
     cka,
     condition_number,
@@ -47,7 +45,6 @@ from kontrast.linalg.solves import (
 from kontrast.linalg.subspaces import best_rotation, subspace_sines
 
 __all__ = [
-    "ConditionNumber",
     "Eigenpairs",
     "ExtremeEigenvalues",
     "KernelDrift",
@@ -57,7 +54,6 @@ __all__ = [
     "PowerLaw",
     "RidgeSolution",
     "RidgeSystem",
-    "SpectralNorm",
     "as_operator",
     "as_symmetric",
     "best_rotation",
