@@ -13,9 +13,10 @@ def require_rows(at_least: int = 1, **embeddings: Tensor) -> None:
     for name, tensor in embeddings.items():
         require_floating(name, tensor, f"use {name}.float()")
         require_shape(name, tensor, ("n", "z"), "pass one row per sample")
-    require_same_dtype(**embeddings)
-    require_same_shape("pass as many rows and dimensions", **embeddings)
-    n = len(next(iter(embeddings.values())))
+    if len(embeddings) > 1:
+        require_same_dtype(**embeddings)
+        require_same_shape("pass as many rows and dimensions", **embeddings)
+    n = tensor.shape[0]
     if n < at_least:
         raise InputError(f"the loss needs at least {at_least} samples, got {n}; use a larger batch")
 
