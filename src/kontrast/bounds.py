@@ -1,4 +1,4 @@
-"""A bound as a value: the number, what it rests on, what was measured, and whether it says anything."""
+"""A bound as a value: the number, its assumptions and constants, the measured quantity, and whether it is vacuous."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import MappingProxyType
 from typing import Literal
 
 Form = Literal["printed", "corrected", "sharp"]
-"""A bound as the paper prints it, with what is false repaired, or with the losses of its proof taken out."""
+"""A bound as the paper prints it, with its errors corrected, or sharpened where the proof gives away a factor."""
 
 ROUNDING = 1e-9  # relative; measurements in float64 after thousands of steps carry about this much
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption of a theorem, judged on the run at hand; `detail` gives the number found."""
+    """One assumption of a theorem, judged on a run; `detail` gives the number found."""
 
     name: str
     holds: bool
@@ -36,8 +36,8 @@ class Bound:
         name: what is bounded, in words or symbols.
         source: where the bound stands, and whether it is printed or corrected.
         value: the bound.
-        constants: what it was computed from, by symbol.
-        assumptions: what it needs, judged.
+        constants: the constants it was computed from, by symbol.
+        assumptions: the assumptions it needs, judged.
         measured: the quantity itself.
         trivial: a bound that holds without any theorem.
         log10: the bound's decimal logarithm; computed from `value` if not given.
@@ -59,7 +59,7 @@ class Bound:
 
     @property
     def ratio(self) -> float:
-        """How many times the bound exceeds what was measured; NaN without a measurement, infinite where that is 0."""
+        """How many times the bound exceeds the measured value; NaN without a measurement, infinite where that is 0."""
         if self.measured is None or math.isnan(self.measured) or math.isnan(self.value):
             return math.nan
         if self.measured == 0:
@@ -84,11 +84,11 @@ class Bound:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The names of the assumptions that fail; without them the bound is a number and no theorem."""
+        """The names of the assumptions that fail; if there are any, the bound is a number and no theorem."""
         return tuple(assumption.name for assumption in self.assumptions if not assumption.holds)
 
     def with_measured(self, measured: float, *, trivial: float | None = None) -> Bound:
-        """The same bound beside a measurement, and a trivial bound where the run gives one."""
+        """The same bound with a measurement, and with a trivial bound where the run gives one."""
         return replace(self, measured=float(measured), trivial=self.trivial if trivial is None else float(trivial))
 
     def __str__(self) -> str:

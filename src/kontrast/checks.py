@@ -26,16 +26,15 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def require_whole(name: str, value: Any, *, least: int = 1, most: int | None = None, otherwise: str = "") -> int:
     """`value` as an int between `least` and `most`; `otherwise` names what else is allowed, as in ", or 'all'"."""
     whole = as_whole(value)
-    if whole is None or whole < least:
-        raise InputError(f"{name} must be a whole number of at least {least}{otherwise}, got {value!r}")
-    if most is not None and whole > most:
-        raise InputError(f"{name} must be a whole number of at most {most}{otherwise}, got {value!r}")
+    if whole is None or whole < least or (most is not None and whole > most):
+        upper = "" if most is None else f" and at most {most}"
+        raise InputError(f"{name} must be a whole number of at least {least}{upper}{otherwise}, got {_shown(value)}")
     return whole
 
 
 def as_whole(value: Any) -> int | None:
     """`value` as an int where it is a whole number, else None."""
-    if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+    if isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == torch.bool:
         return None
     try:
         return operator.index(value)
@@ -51,73 +50,87 @@ def is_number(value: Any) -> bool:
 def require_positive(**values: float) -> None:
     """Refuse named values that are not finite numbers above zero."""
     for name, value in values.items():
-        if not is_number(value) or not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} must be a positive number, got {value}; pass a value above 0")
+        if not (is_number(value) and 0 < value < math.inf):
+            raise InputError(f"{name} must be a positive number, got {_shown(value)}; pass a value above 0")
 
 
 def require_not_negative(**values: float) -> None:
-    """Refuse named values that are not numbers of at least zero; infinity is one, NaN is none."""
+    """Refuse named values that are not numbers of at least zero. Infinity passes, NaN does not."""
     for name, value in values.items():
-        if not is_number(value) or not value >= 0:
-            raise InputError(f"{name} must be a number of 0 or more, got {value!r}")
+        if not (is_number(value) and value >= 0):
+            raise InputError(f"{name} must be a number of 0 or more, got {_shown(value)}")
 
 
 def require_finite_not_negative(**values: float) -> None:
-    """Refuse named values that are not finite numbers of at least zero, as a ridge is."""
+    """Refuse named values that are not finite numbers of at least zero, such as a ridge."""
     for name, value in values.items():
-        if not is_number(value) or not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} must be a finite number of at least 0, got {value!r}")
+        if not (is_number(value) and 0 <= value < math.inf):
+            raise InputError(f"{name} must be a finite number of at least 0, got {_shown(value)}")
 
 
-def require_between(name: str, value: Any, low: float, high: float, *, low_included: bool = True) -> float:
+def require_between(
+    name: str,
+    value: Any,
+    low: float,
+    high: float,
+    *,
+    low_included: bool = True,
+    high_included: bool = True,
+    fix: str = "",
+) -> float:
     """`value` as a float between `low` and `high`."""
-    inside = is_number(value) and (low <= value <= high if low_included else low < value <= high)
-    if not inside:
-        least = f"at least {low:g}" if low_included else f"above {low:g}"
-        raise InputError(f"{name} must be a number {least} and at most {high:g}, got {value!r}")
+    inside = is_number(value) and (low <= value <= high)
+    if not inside or (value == low and not low_included) or (value == high and not high_included):
+        least = f"{'of at least' if low_included else 'above'} {low:g}"
+        most = f"{'at most' if high_included else 'below'} {high:g}"
+        raise InputError(f"{name} must be a number {least} and {most}, got {_shown(value)}{_then(fix)}")
     return float(value)
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse an option that is none of the words `choices`."""
     words = list(choices)
-    if value not in words:
-        raise InputError(f"{name} must be one of {', '.join(words)}, got {value!r}")
+    if not isinstance(value, str) or value not in words:
+        raise InputError(f"{name} must be one of {', '.join(words)}, got {_shown(value)}")
 
 
 def require_type(name: str, value: Any, kind: type | tuple[type, ...], fix: str = "") -> None:
-    """Refuse what is not of `kind`; `fix` says how to make one."""
+    """Refuse a value that is not of `kind`; `fix` says how to make one."""
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(one.__name__ for one in kinds)
-        raise InputError(f"{name} must be {wanted}, got {in_words(value)}{f'; {fix}' if fix else ''}")
+        raise InputError(f"{name} must be {wanted}, got {in_words(value)}{_then(fix)}")
 
 
 def require_floating(name: str, value: Any, fix: str = "use torch.as_tensor(…).double()") -> None:
-    """Refuse what is not a tensor of real floating-point numbers."""
+    """Refuse anything but a tensor of real floating-point numbers."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise InputError(f"{name} must be a tensor of floating-point numbers, got {in_words(value)}; {fix}")
 
 
-def require_finite(name: str, tensor: Tensor, fix: str = "check what is behind it") -> None:
+def require_finite(name: str, tensor: Tensor, fix: str = "check the data behind it") -> None:
     """Refuse a tensor that holds NaN or infinity."""
     if not bool(torch.isfinite(tensor).all()):
         raise InputError(f"{name} holds NaN or infinite values; {fix}")
 
 
-def require_shape(name: str, tensor: Tensor, shape: Sequence[int | str], fix: str = "") -> None:
-    """Refuse a tensor of another shape. A size is a number, or a letter that stands for any of at least one."""
+def require_shape(name: str, tensor: Tensor | NDArray[Any], shape: Sequence[int | str], fix: str = "") -> None:
+    """Refuse a tensor of another shape. A size is a number, or a letter that stands for any number of at least one."""
     given = tuple(tensor.shape)
-    fits = len(given) == len(shape) and all(
-        size >= 1 if isinstance(wanted, str) else size == wanted for size, wanted in zip(given, shape, strict=True)
-    )
-    if not fits:
-        wanted = f"({', '.join(str(size) for size in shape)}{',' if len(shape) == 1 else ''})"
-        raise InputError(f"{name} must have shape {wanted}, got {given}{f'; {fix}' if fix else ''}")
+    # A plain loop: losses check their shapes at every training step.
+    for size, wanted in zip(given, shape, strict=False):
+        if size != wanted and not (isinstance(wanted, str) and size >= 1):
+            break
+    else:
+        if len(given) == len(shape):
+            return
+    wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+    full = " with no size of 0" if 0 in given and 0 not in shape else ""
+    raise InputError(f"{name} must have shape {wanted}{full}, got {given}{_then(fix)}")
 
 
 def require_matrix(name: str, value: Any, shape: Sequence[int | str] = ("n", "d"), fix: str = "") -> None:
-    """Refuse what is not a finite floating-point tensor of this shape."""
+    """Refuse anything but a finite floating-point tensor of this shape."""
     require_floating(name, value)
     require_shape(name, value, shape, fix)
     require_finite(name, value)
@@ -132,6 +145,16 @@ def require_same_length(**values: Sized) -> None:
         )
 
 
+def require_same_shape(fix: str = "", /, **tensors: Tensor | NDArray[Any]) -> None:
+    """Refuse named tensors of different shapes."""
+    (first, like), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != like.shape:
+            raise InputError(
+                f"{name} must have the shape of {first}, {tuple(like.shape)}, got {tuple(tensor.shape)}{_then(fix)}"
+            )
+
+
 def require_same_dtype(**tensors: Tensor) -> None:
     """Refuse named tensors of different dtypes."""
     (first, like), *others = tensors.items()
@@ -143,21 +166,29 @@ def require_same_dtype(**tensors: Tensor) -> None:
 
 
 def require_callable(name: str, value: Any, fix: str = "pass a function") -> None:
-    """Refuse what cannot be called."""
+    """Refuse a value that cannot be called."""
     if not callable(value):
         raise InputError(f"{name} must be a function, got {in_words(value)}; {fix}")
 
 
 def require_generator(value: Any, name: str = "generator") -> None:
-    """Refuse what is not a `torch.Generator`."""
+    """Refuse anything but a `torch.Generator`."""
     if not isinstance(value, torch.Generator):
         raise InputError(
             f"{name} must be a torch.Generator, got {in_words(value)}; use torch.Generator().manual_seed(0)"
         )
 
 
+def resolve_generator(generator: torch.Generator | None, name: str = "generator") -> torch.Generator:
+    """The generator, or one of seed 0 where none is given: the same call then gives the same numbers."""
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    require_generator(generator, name)
+    return generator
+
+
 def increasing_times(times: ArrayLike) -> NDArray[np.float64]:
-    """The times as an array; refuses what is not a list of finite, increasing numbers from 0 on."""
+    """The times as an array; refuses anything but finite, increasing numbers from 0 on."""
     try:
         array = np.asarray(times, dtype=float)
     except (TypeError, ValueError):
@@ -176,7 +207,7 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
     for name, known in DTYPES.items():
         if dtype in (name, known):
             return known
-    raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {_shown(dtype)}")
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -184,19 +215,32 @@ def resolve_device(device: str | torch.device) -> torch.device:
     name = str(device) if isinstance(device, torch.device) else device
     kind, _, index = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in ("cpu", "cuda") or (index and not (index.isascii() and index.isdigit())):
-        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {_shown(device)}")
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
         raise InputError(f"device {name!r} was asked for but torch sees no CUDA GPU here; use device='cpu'")
-    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+    if index and int(index) >= torch.cuda.device_count():
         raise InputError(f"device {name!r} was asked for but there are {torch.cuda.device_count()} GPUs; use 'cuda:0'")
-    return torch.device("cpu") if kind == "cpu" else torch.device(name)
+    return torch.device(name)
 
 
 def in_words(given: Any) -> str:
-    """What was given where something else was asked for: a tensor's dtype and shape, or the type's name."""
+    """A value that was given instead of the right one: a tensor's dtype and shape, or the name of its type."""
     return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
 
 
 def features_not_finite() -> InputError:
-    """What to say of features from which no moments can be taken."""
+    """The refusal of features too large, or not finite, to take moments of."""
     return InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")
+
+
+def _shown(value: Any) -> str:
+    """The value as it would be typed, but the type of an array, whose numbers may fill pages."""
+    if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
+        return in_words(value)
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _then(fix: str) -> str:
+    return f"; {fix}" if fix else ""

@@ -1,4 +1,4 @@
-"""What can go wrong through input, each with the fix in its text; everything else is a bug and keeps its traceback."""
+"""Errors that a user can mend, each with the fix in its text; everything else is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DataError(KontrastError, ValueError):
 
 
 class StoreError(KontrastError):
-    """A results folder cannot be used: it holds another study, is locked, or has nothing to report."""
+    """A results folder cannot be used: it holds another study, is locked, or holds no results."""
 
 
 class ConvergenceError(KontrastError, ArithmeticError):

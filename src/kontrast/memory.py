@@ -1,4 +1,4 @@
-"""How much memory there is, and how many rows of a computation fit in a budget of it."""
+"""How much memory a device has, and how many rows of a computation fit in a budget."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
+from kontrast.checks import is_number
 from kontrast.errors import InputError
 
-SHARE = 0.5  # of what is free: the result, and whatever else the user runs, need room too
+SHARE = 0.5  # of the free memory: the result, and the user's other programs, need room too
 
 
 def total_bytes(device: torch.device) -> int:
@@ -20,7 +21,7 @@ def total_bytes(device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What can be allocated on the device now, torch's own unused cache included."""
+    """The memory that can be allocated on the device now, torch's own unused cache included."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_stats(device)
@@ -34,11 +35,13 @@ def free_bytes(device: torch.device) -> int:
 
 
 def budget_bytes(memory: float | None, device: torch.device) -> int:
-    """The user's budget in bytes, or a share of what is free."""
+    """The user's budget in bytes, or a share of the free memory."""
     if memory is None:
         return int(SHARE * free_bytes(device))
-    if not isinstance(memory, int | float) or not memory > 0:
-        raise InputError(f"memory must be a number of bytes above 0, got {memory!r}; leave it out to use what is free")
+    if not is_number(memory) or not memory > 0:
+        raise InputError(
+            f"memory must be a number of bytes above 0, got {memory!r}; leave it out to use half of what is free"
+        )
     return int(memory)
 
 

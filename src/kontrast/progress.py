@@ -1,4 +1,4 @@
-"""One progress bar on stderr for long work in the library: silent where nobody watches."""
+"""A progress bar on stderr for long work in the library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, int], None]
-"""Called with how much is done and how much there is."""
+"""A function that is called with the amount done and the total."""
 
 
 @contextmanager
 def progress_bar(label: str, progress: bool | Advance) -> Iterator[Advance]:
-    """What to call as work advances: nothing for False, a bar with the time left for True, or the caller's own."""
+    """Yield the function to call as work advances: for True it moves a bar, for False it does nothing.
+
+    A function given as `progress` is called instead.
+    """
     if not isinstance(progress, bool):
         yield progress
     elif not progress:

@@ -85,5 +85,5 @@ def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(InputError, match="no anchors"):
         pair_matrix(Pairs(randn(3, 2), none[:, 0], none, none))
     one = torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"floating-point, got torch.uint8"):
+    with pytest.raises(InputError, match=r"pairs.x must be a tensor of floating-point numbers, got torch.uint8"):
         pair_matrix(Pairs(torch.ones(3, 2, dtype=torch.uint8), one[0], one, one))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from kontrast.data import GaussianNoise, HorizontalFlip, Pairs, RandomResizedCro
 from kontrast.errors import InputError
 from tests.cases import DTYPES, generator, randn
 
-relaxed = settings(deadline=None, max_examples=60)
+relaxed = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32)
 noise = GaussianNoise(0.1)
 
@@ -56,7 +57,7 @@ def test_all_negatives_are_every_other_anchor_with_weights_that_sum_to_one(n, dt
 def test_a_subset_hands_out_the_same_values_from_a_smaller_pool(size, seed, shared, data):
     n, n_positives, n_negatives = size
     negatives = "all" if shared and n > 1 else n_negatives
-    options = {"view": noise, "n_positives": n_positives, "negatives": negatives}
+    options = {"views": noise, "n_positives": n_positives, "negatives": negatives}
     pairs = make_pairs(randn(n, 2), generator=generator(seed), **options)
     rows = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)))
     subset = pairs.subset(rows)
@@ -119,7 +120,7 @@ def test_gradients_pass_through_a_split():
 @given(size=sizes(), seed=seeds)
 def test_pairs_depend_on_the_seed_alone(size, seed):
     n, n_positives, n_negatives = size
-    options = {"view": noise, "n_positives": n_positives, "negatives": n_negatives}
+    options = {"views": noise, "n_positives": n_positives, "negatives": n_negatives}
     first = make_pairs(randn(n, 2), generator=generator(seed), **options)
     again = make_pairs(randn(n, 2), generator=generator(seed), **options)
     assert torch.equal(first.x, again.x)
@@ -150,6 +151,7 @@ def test_pairs_of_images_move_together():
     assert torch.equal(double.x, pairs.x.double())
     assert torch.equal(double.negative, pairs.negative)
     assert double.negative.dtype == torch.int64
+    assert torch.equal(pairs.to(torch.device("cpu"), "float64").x, double.x)
     assert pairs.to().x.dtype == torch.float32
     assert pairs.to(torch.device("cpu")).x.dtype == torch.float32
 
@@ -157,12 +159,14 @@ def test_pairs_of_images_move_together():
 @pytest.mark.parametrize(
     "n, options, given_text, fix",
     [
-        (4, {"negatives": 5}, "asked for 5 negatives an anchor but only 3 other samples exist", "at most 3"),
-        (1, {"negatives": 1}, "asked for 1 negatives an anchor but only 0 other samples exist", "at most 0"),
-        (1, {"negatives": "all"}, "asked for 1 negatives an anchor but only 0 other samples exist", "add samples"),
-        (4, {"negatives": -1}, "asked for -1 negatives", "0 or more"),
-        (4, {"negatives": "every"}, "'every'", "pass 1 or 'all'"),
-        (4, {"n_positives": 0}, "asked for 0 positives", "at least 1"),
+        (4, {"negatives": 5}, "asked for 5 negatives per anchor but only 3 other samples exist", "at most 3"),
+        (1, {"negatives": 1}, "asked for 1 negatives per anchor but only 0 other samples exist", "at most 0"),
+        (1, {"negatives": "all"}, "asked for 1 negatives per anchor but only 0 other samples exist", "add samples"),
+        (4, {"negatives": -1}, "got -1", "negatives must be a whole number of at least 0, or 'all'"),
+        (4, {"negatives": "every"}, "got 'every'", "negatives must be a whole number of at least 0, or 'all'"),
+        (4, {"negatives": True}, "got True", "negatives must be a whole number of at least 0, or 'all'"),
+        (4, {"n_positives": 0}, "got 0", "n_positives must be a whole number of at least 1"),
+        (4, {"n_positives": True}, "got True", "n_positives must be a whole number of at least 1"),
     ],
 )
 def test_impossible_numbers_of_pairs_are_refused(n, options, given_text, fix):
@@ -181,6 +185,13 @@ def test_a_view_that_changes_shape_or_type_is_refused(view):
 def test_an_image_view_of_rows_is_refused():
     with pytest.raises(InputError, match="use a noise view"):
         make_pairs(randn(3, 2), views=HorizontalFlip(), generator=generator())
+
+
+def test_numbers_of_pairs_of_every_kind():
+    expected = make_pairs(randn(5, 2), views=noise, n_positives=2, negatives=3, generator=generator())
+    found = make_pairs(randn(5, 2), views=noise, n_positives=np.int64(2), negatives=np.uint8(3), generator=generator())
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.negative, expected.negative)
 
 
 def test_no_negatives_is_the_non_contrastive_setting():

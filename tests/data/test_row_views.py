@@ -13,7 +13,7 @@ from kontrast.data import Masking, Mixup
 from kontrast.errors import InputError
 from tests.cases import DTYPES, generator, randn
 
-relaxed = settings(deadline=None, max_examples=60)
+relaxed = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32)
 shapes = st.one_of(
     st.tuples(st.integers(0, 6), st.integers(0, 9)),
@@ -108,9 +108,9 @@ def test_a_single_sample_has_nothing_to_be_mixed_with():
 
 
 @pytest.mark.parametrize("view, high", [(Masking, "1"), (Mixup, "0.5")])
-@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, "much"])
+@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, "much", True])
 def test_bad_numbers_are_refused(view, high, value):
-    with pytest.raises(InputError, match=rf"must lie in 0 to {high}, got {value!r}; write m"):
+    with pytest.raises(InputError, match=rf"must be a number of at least 0 and at most {high}, got {value!r}; write m"):
         view(value)
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from kontrast.data import GaussianNoise, Pairs, make_pairs
 from kontrast.dynamics import Problem, Status, contrastive_problem, gradient_descent
 from kontrast.errors import InputError
-from kontrast.linalg import frobenius_ball, grassmann_step, orthonormality_error, polar_retraction, polar_step
+from kontrast.linalg import frobenius_ball, grassmann_step, orthonormality_error, polar_step
+from kontrast.linalg.frames import polar_retraction
 from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear, contrastive_trace_loss
 from kontrast.nets import MLP, parameters_of, pure_function
 from tests.cases import DTYPES, TOLERANCE, generator, randn

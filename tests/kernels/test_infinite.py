@@ -274,7 +274,7 @@ def test_compiled_equals_eager() -> None:
         ({"depth": 0}, "depth must be a whole number of at least 1 hidden layer, got 0"),
         ({"depth": 1.5}, "depth must be a whole number"),
         ({"depth": True}, "depth must be a whole number"),
-        ({"weight_std": "a"}, "weight_std must be a positive number, got a"),
+        ({"weight_std": "a"}, "weight_std must be a positive number, got 'a'"),
         ({"bias_std": "x"}, "bias_std must be a number of at least 0, got 'x'"),
         ({"activation": "swoosh"}, "activation must be one of relu, .* got 'swoosh'"),
         ({"weight_std": 0.0}, "weight_std must be a positive number"),

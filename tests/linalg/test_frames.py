@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kontrast import linalg
 from kontrast.errors import InputError
+from kontrast.linalg import frames
 from tests.cases import DTYPES, generator, randn
 
 SIZES = {"n": integers(1, 30), "k": integers(1, 30), "seed": integers(0, 2**16)}
@@ -22,7 +23,7 @@ def test_retractions_and_random_frames_are_orthonormal(n: int, k: int, seed: int
     for frame in (
         linalg.random_frame(n, k, generator=generator(seed)),
         linalg.qr_retraction(randn(n, k, seed=seed)),
-        linalg.polar_retraction(randn(n, k, seed=seed)),
+        frames.polar_retraction(randn(n, k, seed=seed)),
     ):
         assert frame.shape == (n, k)
         assert linalg.orthonormality_error(frame) < 1e-12
@@ -32,7 +33,7 @@ def test_retractions_and_random_frames_are_orthonormal(n: int, k: int, seed: int
 def test_retractions_fix_frames_and_keep_the_span(n: int, k: int, seed: int) -> None:
     n, k = max(n, k), min(n, k)
     frame, matrix = linalg.random_frame(n, k, generator=generator(seed)), randn(n, k, seed=seed + 1)
-    for retract in (linalg.qr_retraction, linalg.polar_retraction):
+    for retract in (linalg.qr_retraction, frames.polar_retraction):
         for signed in (frame, -frame):  # Householder's own QR would map one of them to the other
             torch.testing.assert_close(retract(signed), signed, rtol=0, atol=1e-12)
         q = retract(matrix)
@@ -42,16 +43,16 @@ def test_retractions_fix_frames_and_keep_the_span(n: int, k: int, seed: int) -> 
 @given(seed=integers(0, 2**16))
 def test_polar_is_nearest_of_the_two(seed: int) -> None:
     matrix = randn(7, 3, seed=seed)
-    distance = [(r(matrix) - matrix).norm() for r in (linalg.polar_retraction, linalg.qr_retraction)]
+    distance = [(r(matrix) - matrix).norm() for r in (frames.polar_retraction, linalg.qr_retraction)]
     assert distance[0] <= distance[1] + 1e-12
 
 
 @given(seed=integers(0, 2**16))
 def test_tangent_is_horizontal_and_a_projection(seed: int) -> None:
     W, G = linalg.random_frame(9, 4, generator=generator(seed)), randn(9, 4, seed=seed + 1)
-    tangent = linalg.grassmann_tangent(W, G)
+    tangent = frames.grassmann_tangent(W, G)
     assert (W.mT @ tangent).abs().max() < 1e-12
-    torch.testing.assert_close(linalg.grassmann_tangent(W, tangent), tangent, rtol=0, atol=1e-12)
+    torch.testing.assert_close(frames.grassmann_tangent(W, tangent), tangent, rtol=0, atol=1e-12)
 
 
 @given(seed=integers(0, 2**16))
@@ -59,7 +60,7 @@ def test_tangent_equals_pymanopt(seed: int) -> None:
     manifolds = pytest.importorskip("pymanopt.manifolds")
     W, G = linalg.random_frame(9, 4, generator=generator(seed)), randn(9, 4, seed=seed + 1)
     theirs = manifolds.Grassmann(9, 4).projection(W.numpy(), G.numpy())
-    np.testing.assert_allclose(linalg.grassmann_tangent(W, G).numpy(), theirs, atol=1e-12)
+    np.testing.assert_allclose(frames.grassmann_tangent(W, G).numpy(), theirs, atol=1e-12)
 
 
 @settings(max_examples=10)
@@ -192,3 +193,14 @@ def test_number_type_is_kept(dtype: torch.dtype) -> None:
 def test_a_wide_matrix_is_refused_with_the_fix() -> None:
     with pytest.raises(InputError, match=r"2 x 3; raise the width to 3"):
         linalg.random_frame(2, 3, generator=generator())
+
+
+def test_a_frame_takes_whole_numbers_of_every_kind_and_no_bools() -> None:
+    expected = linalg.random_frame(5, 2, generator=generator(), dtype=torch.float32)
+    found = linalg.random_frame(np.int64(5), torch.tensor(2), generator=generator(), dtype="float32")
+    assert torch.equal(found, expected)
+    for sizes in ((True, 1), (5, np.True_), (5.0, 2), (5, 0)):
+        with pytest.raises(InputError, match=r"n_(rows|columns) must be a whole number of at least 1"):
+            linalg.random_frame(*sizes, generator=generator())
+    with pytest.raises(InputError, match=r"generator must be a torch.Generator"):
+        linalg.random_frame(5, 2, generator=None)

@@ -254,9 +254,9 @@ def test_the_ridge_that_the_error_names_is_enough_and_not_much_too_large(n: int,
 
 def test_a_singular_kernel_is_refused_with_a_ridge_of_the_size_of_rounding() -> None:
     K = torch.ones(6, 6, dtype=torch.float64)
-    with pytest.raises(InputError, match=r"pass noise=\S+ or more") as error:
+    with pytest.raises(InputError, match=r"pass noise_variance=\S+ or more") as error:
         linalg.gp_posterior(K, K, K.diagonal(), K[0], noise_variance=0.0)
-    named = float(re.search(r"pass noise=(\S+) or more", str(error.value)).group(1))
+    named = float(re.search(r"pass noise_variance=(\S+) or more", str(error.value)).group(1))
     assert 0 < named < 1e-12
     linalg.gp_posterior(K, K, K.diagonal(), K[0], noise_variance=named)
 
@@ -329,29 +329,38 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
             r"targets must be \(4,\) or \(4, c\) like the kernel, got \(3,\)",
         ),
         (lambda: linalg.ridge_solve(K, Y.float(), ridge=1), r"targets are torch.float32 on cpu and the kernel is"),
-        (lambda: linalg.ridge_solve(K, Y / 0, ridge=1), r"targets hold NaN or infinite"),
+        (lambda: linalg.ridge_solve(K, Y / 0, ridge=1), r"targets holds NaN or infinite"),
         (lambda: linalg.ridge_solve(K, Y, ridge=-1), r"ridge must be a finite number of at least 0, got -1"),
         (lambda: linalg.ridge_solve(K, Y, ridge=math.nan), r"got nan"),
         (lambda: linalg.ridge_solve(K + K.roll(1, 0), Y, ridge=1), r"K must be symmetric"),
         (lambda: linalg.ridge_solve(K[:3], Y, ridge=1), r"K must be square"),
         (
             lambda: linalg.gp_posterior(K, K[:, :2], Y[:2], Y, noise_variance=1),
-            r"K_cross must be \(m, 4\).* is it transposed",
+            r"K_cross must have shape \(m, 4\), got \(4, 2\).* is it transposed",
         ),
         (
             lambda: linalg.gp_posterior(K, K[:2], K[:2, :2], Y, noise_variance=1),
-            r"k_test must be \(2,\).*gp_covariance",
+            r"k_test must have shape \(2,\), got \(2, 2\).*gp_covariance",
         ),
         (lambda: linalg.gp_posterior(K, 9 * K, K.diagonal(), Y, noise_variance=1), r"do not belong to one kernel"),
-        (lambda: linalg.gp_posterior(K, K, K.diagonal(), Y, noise_variance=-1), r"noise must be a finite number"),
+        (
+            lambda: linalg.gp_posterior(K, K, K.diagonal(), Y, noise_variance=-1),
+            r"noise_variance must be a finite number",
+        ),
         (
             lambda: linalg.gp_posterior(K.float(), K.float(), Y, Y, noise_variance=1),
             r"targets are torch.float64 on cpu and the k",
         ),
-        (lambda: linalg.ridge_solve(K, Y.numpy(), ridge=1), r"targets must be a tensor, got ndarray"),
-        (lambda: linalg.ridge_solve(K, torch.arange(4), ridge=1), r"of class labels pass one column a class"),
+        (
+            lambda: linalg.ridge_solve(K, Y.numpy(), ridge=1),
+            r"targets must be a tensor of floating-point numbers, got ndarray",
+        ),
+        (lambda: linalg.ridge_solve(K, torch.arange(4), ridge=1), r"for class labels pass one column per class"),
         (lambda: linalg.ridge_solve(K, Y, ridge=1, method="lu"), r"method must be one of auto, cholesky, cg, got 'lu'"),
-        (lambda: linalg.ridge_solve(K, Y, ridge=1, tolerance=2), r"tolerance must be a number between 0 and 1, got 2"),
+        (
+            lambda: linalg.ridge_solve(K, Y, ridge=1, tolerance=2),
+            r"tolerance must be a number above 0 and below 1, got 2",
+        ),
         (lambda: linalg.ridge_solve(K, Y, ridge=1, max_steps=0), r"max_steps must be a whole number of at least 1"),
         (lambda: linalg.ridge_solve(K, Y, ridge=1, preconditioner=K), r"preconditioner must be a function"),
         (
@@ -360,16 +369,20 @@ K, Y = torch.eye(4, dtype=torch.float64), randn(4)
         ),
         (
             lambda: linalg.ridge_solve(K, Y, ridge=1, method="cg", preconditioner=lambda r: r[:2]),
-            r"preconditioner must map \(4, 1\) to finite numbers alike, got torch.float64 \(2, 1\)",
+            r"preconditioner must map \(4, 1\) to finite numbers of that shape, got torch.float64 \(2, 1\)",
         ),
         (lambda: linalg.ridge_solve(K.numpy(), Y, ridge=1, method="cholesky"), r"K must be a torch matrix here"),
         (lambda: linalg.nystrom_preconditioner(K, ridge=-1), r"ridge must be a number of 0 or more, got -1"),
         (lambda: linalg.nystrom_preconditioner(K, ridge=1, rank=0), r"rank must be a whole number of at least 1"),
         (lambda: linalg.nystrom_preconditioner(-K, ridge=1), r"K is zero or negative definite"),
-        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=9), r"n_points=9 is more than the 4 training points"),
+        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=9), r"n_points must be .* at most 4, got 9"),
+        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=True), r"n_points must be .*, got True"),
+        (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=2, generator=3), r"generator must be .*, got int"),
+        (lambda: linalg.nystrom_preconditioner(K, ridge=1, generator=3), r"generator must be .*, got int"),
+        (lambda: linalg.nystrom_preconditioner(K, ridge=1, rank=True), r"rank must be .*, got True"),
         (lambda: linalg.leave_one_out(K, Y, ridge=1, n_points=2), r"2 of 4 points are drawn at random: pass generator"),
-        (lambda: linalg.RidgeSystem(K, ridge=1).reduction(K[:, :2]), r"K_cross must be \(m, 4\)"),
-        (lambda: linalg.gp_covariance(K, K[:2], K, noise_variance=1), r"K_test must be \(2, 2\), got \(4, 4\)"),
+        (lambda: linalg.RidgeSystem(K, ridge=1).reduction(K[:, :2]), r"K_cross must have shape \(m, 4\)"),
+        (lambda: linalg.gp_covariance(K, K[:2], K, noise_variance=1), r"K_test must have shape \(2, 2\), got \(4, 4\)"),
         (lambda: linalg.gp_covariance(K, 9 * K, K, noise_variance=1), r"do not belong to one kernel"),
         (lambda: linalg.log_marginal_likelihood(K.numpy(), Y, noise_variance=1), r"K must be a torch matrix here"),
     ],
@@ -381,6 +394,9 @@ def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
 
 def test_a_cross_kernel_of_another_kind_is_refused() -> None:
     K, cross = torch.eye(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
-    for bad in (cross.float(), cross * float("nan")):
-        with pytest.raises(InputError, match="K_cross must be finite and like K_train"):
+    for bad, message in (
+        (cross.float(), "K_cross must be like K_train, torch.float64 on cpu, got torch.float32"),
+        (cross * float("nan"), "K_cross holds NaN or infinite values"),
+    ):
+        with pytest.raises(InputError, match=message):
             linalg.gp_posterior(K, bad, torch.ones(2, dtype=torch.float64), K[:, 0], noise_variance=0.1)

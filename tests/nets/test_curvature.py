@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,14 +9,13 @@ from hypothesis.strategies import integers, sampled_from
 from torch import nn
 
 from kontrast.errors import ConvergenceError, InputError
+from kontrast.linalg import spectral_norm
 from kontrast.nets import (
     ACTIVATIONS,
     MLP,
     PARAMETRIZATIONS,
+    curvature,
     hessian_norm,
-    hessian_vector_product,
-    parameters_of,
-    pure_function,
     two_layer_hessian_norm,
 )
 from tests.cases import generator, randn
@@ -27,6 +28,7 @@ def net_of(seed: int, d_in: int, width: int, d_out: int, **options) -> MLP:
     return MLP(d_in, width, d_out, generator=generator(seed), dtype=torch.float64, **options)
 
 
+@settings(max_examples=15)
 @given(**SHAPES, activation=sampled_from(sorted(ACTIVATIONS)), parametrization=sampled_from(PARAMETRIZATIONS))
 def test_the_exact_norm_is_that_of_the_dense_hessian(
     seed: int, d_in: int, width: int, d_out: int, activation: str, parametrization: str
@@ -38,7 +40,7 @@ def test_the_exact_norm_is_that_of_the_dense_hessian(
     torch.testing.assert_close(two_layer_hessian_norm(net, x), torch.tensor(dense), rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=15)
+@settings(max_examples=3)
 @given(seed=integers(0, 2**16), activation=sampled_from(sorted(ACTIVATIONS)))
 def test_lanczos_gives_the_exact_norm(seed: int, activation: str) -> None:
     """105 parameters: above what is decomposed whole, so that Lanczos itself is tested."""
@@ -92,7 +94,7 @@ def test_float32_converges_for_a_hundred_thousand_parameters() -> None:
     torch.testing.assert_close(hessian_norm(net, x).norms, two_layer_hessian_norm(net, x), rtol=2e-5, atol=0)
 
 
-# ------------------------------------------------------------------------------------------ products and any module
+# ------------------------------------------------------------------------------------------ any module
 
 
 def convolutional() -> nn.Module:
@@ -170,30 +172,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_products_and_norms_of_any_module_are_those_of_the_dense_hessian(case: str) -> None:
+def test_the_norms_of_any_module_are_those_of_the_dense_hessian(case: str) -> None:
     build, shape = CASES[case]
-    module, x = build(), randn(2, *shape, seed=9)
+    module, x = build(), randn(1, *shape, seed=9)
     dense = dense_hessian_by_reverse_mode if case == "no forward derivative" else dense_hessian
-    parameters = parameters_of(module)
-    vector = {name: randn(*p.shape, seed=20 + i) for i, (name, p) in enumerate(parameters.items())}
-    flat = torch.cat([v.flatten() for v in vector.values()])
-    n_outputs = module(x).shape[1]
-    by_output = []
-    for z in range(n_outputs):
-        H = dense(module, x, z)
-        for function in (module, pure_function(module)):
-            product = hessian_vector_product(function, parameters, x, vector, output=z)
-            torch.testing.assert_close(
-                torch.cat([product[n].flatten() for n in parameters]), H @ flat, rtol=1e-11, atol=1e-12
-            )
-        by_output.append(H @ flat)
-        norm = hessian_norm(module, x[:1], output=z).norms
-        expected = torch.linalg.matrix_norm(dense(module, x[:1], z), 2)
+    for z in range(module(x).shape[1]):
+        norm = hessian_norm(module, x, output=z).norms
+        expected = torch.linalg.matrix_norm(dense(module, x, z), 2)
         torch.testing.assert_close(norm, expected.reshape(1, 1), rtol=1e-9, atol=1e-12)
-    total = hessian_vector_product(module, parameters, x, vector)
-    torch.testing.assert_close(
-        torch.cat([total[n].flatten() for n in parameters]), sum(by_output), rtol=1e-11, atol=1e-12
-    )
 
 
 def test_one_output_is_a_column_of_all() -> None:
@@ -204,7 +190,6 @@ def test_one_output_is_a_column_of_all() -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 NET, X = net_of(0, 4, 6, 3, activation="tanh"), randn(2, 4)
-P = parameters_of(NET)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +197,8 @@ P = parameters_of(NET)
     [
         (lambda: two_layer_hessian_norm(net_of(0, 4, 6, 3, depth=2), X), r"depth=1, got depth=2; use hessian_norm"),
         (lambda: two_layer_hessian_norm(nn.Linear(4, 3), X), r"got Linear; use hessian_norm"),
-        (lambda: two_layer_hessian_norm(NET, X[:, :3]), r"x must be \(n, 4\) with n >= 1, got \(2, 3\)"),
-        (lambda: two_layer_hessian_norm(NET, X[:0]), r"n >= 1, got \(0, 4\)"),
+        (lambda: two_layer_hessian_norm(NET, X[:, :3]), r"x must have shape \(n, 4\), got \(2, 3\)"),
+        (lambda: two_layer_hessian_norm(NET, X[:0]), r"x must have shape \(n, 4\) with no size of 0, got \(0, 4\)"),
         (lambda: two_layer_hessian_norm(NET, X / 0), r"x holds NaN or infinite"),
         (lambda: hessian_norm(NET, X / 0), r"x holds NaN or infinite"),
         (
@@ -221,18 +206,15 @@ P = parameters_of(NET)
             r"float32 or float64, got torch.bf",
         ),
         (lambda: two_layer_hessian_norm(NET, X, memory=5), r"memory is too small: one row of hidden units"),
-        (lambda: hessian_norm(NET, X, output=3), r"output must be from 0 to 2, got 3"),
+        (lambda: two_layer_hessian_norm(NET, X[0]), r"x must have shape \(n, 4\), got \(4,\)"),
+        (lambda: hessian_norm(NET, X, output=3), r"output must be a whole number of at least 0 and at most 2, got 3"),
+        (lambda: hessian_norm(NET, X, output=-1), r"output must be .*, got -1"),
+        (lambda: hessian_norm(NET, X, output=True), r"output must be .*, got True"),
+        (lambda: hessian_norm(NET, X, generator=3), r"generator must be a torch.Generator, got int"),
         (lambda: hessian_norm(nn.Tanh(), X), r"Tanh has no parameters"),
         (lambda: hessian_norm(NET, X[:0]), r"outputs \(n, c\), not empty, got \(0, 3\)"),
         (lambda: hessian_norm(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), X), r"1 is a Dropout in train mode"),
         (lambda: hessian_norm(nn.BatchNorm1d(4), X), r"BatchNorm1d in train mode.*call module.eval\(\) first"),
-        (
-            lambda: hessian_vector_product(NET, P, X, {}),
-            r"vector needs \(6, 3\) for the parameter 'output', got nothing",
-        ),
-        (lambda: hessian_vector_product(NET, P, X, {**P, "output": X}), r"'output', got \(2, 4\)"),
-        (lambda: hessian_vector_product(NET, {}, X, {}), r"parameters are empty"),
-        (lambda: hessian_vector_product(NET, P, X, P, output=-1), r"output must be from 0 to 2, got -1"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
@@ -240,9 +222,10 @@ def test_what_cannot_work_is_refused_with_the_fix(call, message: str) -> None:
         call()
 
 
-def test_an_impossible_tolerance_is_an_error_not_a_number() -> None:
+def test_an_impossible_tolerance_is_an_error_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curvature, "spectral_norm", partial(spectral_norm, max_steps=100))  # ten times sooner
     with pytest.raises(ConvergenceError, match="relative residual"):
-        hessian_norm(net_of(0, 5, 15, 1, activation="tanh"), randn(1, 5), tolerance=1e-18)
+        hessian_norm(net_of(0, 3, 15, 1, activation="tanh"), randn(1, 3), tolerance=1e-18)
 
 
 def test_rows_that_no_hessian_takes() -> None:
@@ -250,13 +233,13 @@ def test_rows_that_no_hessian_takes() -> None:
     for x, message in (
         (torch.ones(2, 5), "Sequential cannot be evaluated on x, .*give rows that it takes"),
         (torch.ones(2, 4, dtype=torch.float64), "cannot be evaluated on x"),
-        (torch.ones(2, 4, dtype=torch.long), "x must be a tensor of real floats, got torch.int64"),
-        (torch.ones(2, 4, dtype=torch.complex64), "x must be a tensor of real floats, got torch.complex64"),
-        ([[1.0]], "x must be a tensor of real floats, got list"),
+        (torch.ones(2, 4, dtype=torch.long), "x must be a tensor of floating-point numbers, got torch.int64"),
+        (torch.ones(2, 4, dtype=torch.complex64), "x must be a tensor of floating-point numbers, got torch.complex64"),
+        ([[1.0]], "x must be a tensor of floating-point numbers, got list"),
     ):
         with pytest.raises(InputError, match=message):
             hessian_norm(net, x)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="x must be a tensor of real floats"):
+    with pytest.raises(InputError, match="x must be a tensor of floating-point numbers"):
         two_layer_hessian_norm(MLP(4, 3, 2), torch.ones(2, 4, dtype=torch.complex64))
-    with pytest.raises(InputError, match=r"module must be an nn.Module, got NoneType"):
+    with pytest.raises(InputError, match=r"module must be Module, got NoneType"):
         hessian_norm(None, torch.ones(2, 4))  # type: ignore[arg-type]

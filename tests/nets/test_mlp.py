@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -93,8 +95,29 @@ def test_images_are_flattened_and_repr_tells_the_net() -> None:
         ({"parametrization": "mup"}, "must be one of ntk, standard, orthogonal, got 'mup'"),
         ({"parametrization": "orthogonal", "width": 2}, "width 2 < 3; raise the width"),
         ({"activation": "swish"}, "activation must be one of"),
+        *(
+            ({name: value}, f"{name} must be a whole number of at least 1, got ")
+            for name in ("d_in", "width", "d_out", "depth")
+            for value in (True, np.True_, torch.tensor(True), 2.0)
+        ),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+        ({"device": "tpu"}, "device must look like 'cpu', 'cuda'"),
+        ({"generator": 0}, "generator must be a torch.Generator, got int"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         MLP(**{"d_in": 4, "width": 8, "d_out": 3, **options})
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array, torch.tensor])
+def test_whole_numbers_of_any_kind_give_the_same_net(kind: Callable[[int], int]) -> None:
+    net, same = MLP(4, 8, 3, depth=2), MLP(kind(4), kind(8), kind(3), depth=kind(2))
+    assert all(type(size) is int for size in (same.d_in, same.width, same.d_out, same.depth))
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), same.parameters(), strict=True))
+
+
+def test_device_and_dtype_are_names_or_torchs_objects() -> None:
+    for dtype in ("float64", torch.float64):
+        for device in ("cpu", torch.device("cpu")):
+            assert MLP(4, 8, 3, dtype=dtype, device=device).output.dtype == torch.float64

@@ -392,7 +392,7 @@ def constant(w: Tensor) -> Tensor:
 START = torch.tensor([1.0, 0.1], dtype=torch.float64)
 REFUSED: dict[str, Callable[[], Any]] = {
     "radius must be a positive": lambda: roughness_bound(0, 1, 2),
-    "radius must be a positive number, got x": lambda: roughness_bound("x", 1, 2),  # type: ignore[arg-type]
+    "radius must be a positive number, got 'x'": lambda: roughness_bound("x", 1, 2),  # type: ignore[arg-type]
     "density_at_plane": lambda: roughness_bound(1, math.nan, 2),
     "d must be a whole": lambda: roughness_bound(1, 1, 2.5),  # type: ignore[arg-type]
     "form must be": lambda: roughness_bound(1, 1, 2, form="best"),  # type: ignore[arg-type]

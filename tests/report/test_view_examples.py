@@ -141,7 +141,7 @@ def test_any_text_can_be_a_title(title, tmp_path, monkeypatch):
         ("views.png", images(2, 3, 4), {}, r"images \(n, c, h, w\) or rows \(n, d\), got shape \(2, 3, 4\)"),
         ("views.png", images(2, 4), {"n_samples": 0}, "n_samples must be a whole number of at least 1, got 0"),
         ("views.png", images(2, 4), {"n_views": 1.5}, "n_views must be a whole number of at least 1, got 1.5"),
-        ("views.png", images(2, 4).byte(), {}, "floating samples, got torch.uint8"),
+        ("views.png", images(2, 4).byte(), {}, "floating-point numbers, got torch.uint8"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(name, x, options, words, tmp_path):

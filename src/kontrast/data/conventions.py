@@ -1,7 +1,9 @@
-"""How an array becomes samples and how an array becomes labels: the same rules for every file format."""
+"""How arrays become samples and labels: the same rules for every file format."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kontrast.checks import as_whole
 from kontrast.errors import DataError, InputError
 
 Array = npt.NDArray[Any]
@@ -31,7 +34,7 @@ def samples_to_tensor(array: Array, *, source: str, image_shape: ImageShape | No
     if array.ndim not in (2, 3, 4) or array.size == 0:
         raise DataError(
             f"{source} holds samples of shape {array.shape}; it must be (n, d), (n, h, w), (n, h, w, c) or "
-            "(n, c, h, w), without a zero"
+            "(n, c, h, w), with no size of 0"
         )
     x = torch.from_numpy(_native(channels_first(array, source=source, image_shape=image_shape)))
     is_pixels = array.dtype == np.uint8 or (
@@ -46,7 +49,7 @@ def labels_to_tensor(array: Array, *, source: str, n_samples: int) -> Tensor:
     if array.shape not in ((n_samples,), (n_samples, 1)):
         raise DataError(
             f"{source} has {n_samples} samples but labels of shape {array.shape}; "
-            f"give one label a sample, shape ({n_samples},) (for one-hot labels: labels.argmax(1))"
+            f"give one label per sample, shape ({n_samples},) (for one-hot labels: labels.argmax(1))"
         )
     flat = array.reshape(-1)
     if flat.dtype.kind in "US":
@@ -68,15 +71,16 @@ def channels_first(array: Array, *, source: str, image_shape: ImageShape | None)
         array = array.transpose(0, 3, 1, 2)
     if image_shape is None:
         return array
-    if len(image_shape) not in (2, 3) or min(image_shape) < 1:
-        raise InputError(f"image_shape must be (h, w) or (c, h, w) with sizes of at least 1, got {image_shape}")
-    shape = (1, *image_shape) if len(image_shape) == 2 else image_shape
-    if array.ndim == 2 and array.shape[1] == np.prod(shape):
+    sizes = tuple(as_whole(size) or 0 for size in image_shape) if isinstance(image_shape, Iterable) else ()
+    if len(sizes) not in (2, 3) or min(sizes) < 1:
+        raise InputError(f"image_shape must be (h, w) or (c, h, w), whole numbers of at least 1, got {image_shape!r}")
+    shape = (1, *sizes) if len(sizes) == 2 else sizes
+    if array.ndim == 2 and array.shape[1] == math.prod(shape):
         return array.reshape(len(array), *shape)
-    if array.ndim == 4 and array.shape[4 - len(image_shape) :] == tuple(image_shape):
+    if array.ndim == 4 and array.shape[4 - len(sizes) :] == sizes:
         return array
     raise DataError(
-        f"{source} holds samples of shape {array.shape[1:]}, which image_shape {tuple(image_shape)} does not fit; "
+        f"{source} holds samples of shape {array.shape[1:]}, which image_shape {sizes} does not fit; "
         "leave image_shape out or give sizes whose product is the number of values in a sample"
     )
 

@@ -1,4 +1,4 @@
-"""A data set with or without labels, the three that need no download, and the door to all others."""
+"""Data sets with or without labels: three that need no download, and those read from files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_choice, require_finite_not_negative, require_generator, require_whole, resolve_dtype
 from kontrast.data.conventions import ImageShape, labels_to_tensor, samples_to_tensor
 from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, read_arrays, read_labels, splits_in
 from kontrast.errors import DataError, InputError
@@ -36,7 +37,7 @@ class Dataset:
             raise DataError(f"{self.name!r} has samples of type {self.x.dtype}; convert them with x.float()")
         if len(shape) not in (2, 4) or 0 in shape:
             raise DataError(
-                f"{self.name!r} has samples of shape {shape}; it must be (n, d) or (n, c, h, w), without a zero"
+                f"{self.name!r} has samples of shape {shape}; it must be (n, d) or (n, c, h, w), with no size of 0"
             )
         if self.y is not None and (self.y.dtype != torch.int64 or tuple(self.y.shape) != shape[:1]):
             raise DataError(
@@ -59,19 +60,20 @@ class Dataset:
         return self.x.flatten(1)
 
     def subsample(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Dataset:
-        """The samples that `draw` draws."""
+        """A data set of the samples that `draw` chooses."""
         keep = self.draw(n, generator=generator, stratified=stratified)
         return Dataset(self.x[keep], None if self.y is None else self.y[keep], self.name)
 
     def draw(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Tensor:
         """Indices of `n` samples without replacement, in random order, the same for the same seed.
 
-        Stratified, each class keeps its share of the labels, rounded by largest remainder, so that no class is off by
-        one sample or more. Without labels, or with more classes than `n`, the draw is plainly random.
+        Stratified, each class keeps its share of the labels, rounded by largest remainder: it is off by less than one
+        sample. Without labels, or with more classes than `n`, the draw is plainly random.
         """
-        if not 1 <= n <= len(self):
-            fix = "ask for at least 1" if n < 1 else f"ask for at most {len(self)}"
-            raise InputError(f"asked for {n} samples but {self.name!r} has {len(self)}; {fix}")
+        n = require_whole("n", n)
+        if n > len(self):
+            raise InputError(f"asked for {n} samples but {self.name!r} has {len(self)}; ask for at most {len(self)}")
+        require_generator(generator)
         order = torch.randperm(len(self), generator=generator, device=generator.device).to(self.x.device)
         if not stratified or self.y is None:
             return order[:n]
@@ -98,25 +100,24 @@ def load(
     image_shape: ImageShape | None = None,
     label_column: str | None = None,
     seed: int = 0,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
 ) -> Dataset:
     """A data set by name or from a file or folder.
 
     Args:
-        source: "mnist5k" (5,000 real MNIST digits, 500 a class, in [0, 1]), "digits" (1,797 scikit-learn digits of 8×8
-            pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, `.csv`, idx, idx.gz or a folder of
-            these (a file called like a name is reached as "./NAME"). Bytes are scaled to [0, 1]; text labels become
-            numbers.
+        source: "mnist5k" (5,000 real MNIST digits, 500 per class, in [0, 1]), "digits" (1,797 scikit-learn digits of
+            8×8 pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, `.csv`, idx, idx.gz or a folder
+            of these (for a file that has one of these names write "./NAME"). Bytes are scaled to [0, 1]; text labels
+            become numbers.
         split: "train", "test" or "all", for files that have splits.
         image_shape: (h, w) or (c, h, w), to read rows as images.
-        label_column: of a `.csv`, the column that holds the labels, by name or by number from 0.
-        seed: of the random numbers in "moons".
-        dtype: number type of the samples.
+        label_column: The column of a `.csv` that holds the labels, by name or by number from 0.
+        seed: The seed of the random numbers in "moons".
+        dtype: The number type of the samples, float32 or float64.
     """
-    if split not in SPLITS:
-        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if not dtype.is_floating_point:
-        raise InputError(f"dtype must be a floating type such as torch.float32, got {dtype}")
+    require_choice("split", split, SPLITS)
+    dtype = resolve_dtype(dtype)
+    seed = require_whole("seed", seed, least=0, most=2**63 - 1)
     name = os.fspath(source)
     if name in NAMES and label_column is not None:
         raise InputError(f"{name!r} has its own labels and no column {label_column!r}; leave the column out")
@@ -138,7 +139,7 @@ def load(
 
 @functools.lru_cache(maxsize=2)
 def load_data(data: str, split: str = "all", image_shape: ImageShape | None = None) -> Dataset:
-    """The data set in float64, read once a process."""
+    """The data set in float64, read once per process."""
     return load(data, split=split, image_shape=image_shape, dtype=torch.float64)
 
 
@@ -148,9 +149,9 @@ def load_parts(
     labels: str | None = None,
     image_shape: ImageShape | None = None,
     seed: int = 0,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
 ) -> dict[str, Dataset]:
-    """A data set as {"train": …, "test": …} where it has both, and as {"all": …} where it has not.
+    """A data set as {"train": …, "test": …} where it has both, otherwise as {"all": …}.
 
     `labels` is a file of labels, of train and then of test, or the column of a `.csv` that holds them; the other
     options are those of `load`.
@@ -197,17 +198,16 @@ def half_moons(
     *,
     generator: torch.Generator,
     third_std: float = 0.1,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
 ) -> Dataset:
     """Two interleaved half circles in the plane, and a third coordinate of pure noise N(0, third_std²).
 
     Paper B, Example 1 and Figure 1a. The plane coordinates carry no noise; label 0 is the upper moon, 1 the lower; the
     order is random. Noise is drawn in float64, so every `dtype` shows the same points.
     """
-    if n_samples < 2:
-        raise InputError(f"two half moons need at least 2 samples, got n_samples={n_samples}; ask for 2 or more")
-    if not (math.isfinite(third_std) and third_std >= 0):
-        raise InputError(f"third_std must be a number of at least 0, got {third_std}; 0 keeps the moons in the plane")
+    n_samples = require_whole("n_samples", n_samples, least=2)
+    require_finite_not_negative(third_std=third_std)
+    require_generator(generator)
     n_upper = n_samples // 2
     upper = torch.linspace(0, math.pi, n_upper, dtype=torch.float64)
     lower = torch.linspace(0, math.pi, n_samples - n_upper, dtype=torch.float64)
@@ -216,7 +216,7 @@ def half_moons(
     order = torch.randperm(n_samples, generator=generator, device=generator.device).cpu()
     third = torch.randn(n_samples, 1, generator=generator, device=generator.device, dtype=torch.float64).cpu()
     x = torch.cat([plane[order], third_std * third], dim=1)
-    return Dataset(x.to(dtype), y[order], "moons")
+    return Dataset(x.to(resolve_dtype(dtype)), y[order], "moons")
 
 
 def _shares(sizes: Tensor, n: int) -> Tensor:

@@ -191,7 +191,7 @@ def _archive(path: Path) -> Iterator[Any]:
 
 
 class _Keys(NamedTuple):
-    """Keys of the samples and labels asked for, one a split, and of the labels of every split."""
+    """Keys of the samples and labels asked for, one per split, and of the labels of every split."""
 
     x: list[str]
     y: list[str]
@@ -279,7 +279,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _single_files(files: list[Path]) -> list[Path]:
-    """What a folder without x.npy and idx files may be read from; tables only where no arrays are."""
+    """The files that a folder without x.npy and idx files may be read from; tables only where there are no arrays."""
     arrays = [file for file in files if file.suffix in (".npz", ".npy") and not file.stem.endswith("_labels")]
     return arrays or [file for file in files if file.suffix == ".csv"]
 

@@ -9,19 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kontrast.data.view_checks import a_sample, require_between, require_images, uniform, written
+from kontrast.checks import is_number, require_between, require_floating
+from kontrast.data.view_numbers import per_sample, uniform, written
 from kontrast.errors import InputError
 
-IMAGES_AT_ONCE = 1024  # a crop's float64 copy and grid take 32 bytes a pixel; in slices they stay small
+IMAGES_AT_ONCE = 1024  # a crop's float64 copy and grid take 32 bytes per pixel; in slices they stay small
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random box of each image, resampled bilinearly to the full size.
+    """A random box of each image, resampled bilinearly to the full size: `RandomResizedCrop((0.5, 1.0))(x, generator)`.
 
     A box covers a share of the image uniform in `area`. `ratio` is its width over its height relative to the image's
-    own, log-uniform, so the full image has ratio 1 whatever its shape; a side that would stick out is cut to the
+    own, log-uniform, so the full image always has ratio 1; a side that would stick out is cut to the
     image's. The place is uniform among those inside the image. Boxes need not lie on whole pixels.
     """
 
@@ -34,7 +35,7 @@ class RandomResizedCrop:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """A fresh box of each image."""
-        require_images(x, "crop")
+        _require_images(x, "crop")
         u = uniform(len(x), 4, generator=generator, device=x.device)
         area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
         log_ratio = math.log(self.ratio[0]) + math.log(self.ratio[1] / self.ratio[0]) * u[:, 1]
@@ -52,16 +53,16 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class HorizontalFlip:
-    """Each image mirrored left to right with a probability of its own draw."""
+    """Each image mirrored left to right with this probability: `HorizontalFlip(0.5)(x, generator)`."""
 
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        require_between("flip probability", self.probability, 0, 1, write="flip:0.5")
+        require_between("probability", self.probability, 0, 1, fix="write flip:0.5")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image or its mirror image."""
-        require_images(x, "flip")
+        _require_images(x, "flip")
         u = uniform(len(x), generator=generator, device=x.device)
         return torch.where((u < self.probability)[:, None, None, None], x.flip(3), x)
 
@@ -84,14 +85,14 @@ class Affine:
     scale: float = 0.2
 
     def __post_init__(self) -> None:
-        write = "affine:15,0.05,0.2 (rotation in degrees, shift, scale)"
-        require_between("affine rotation", self.rotation, 0, 180, write=write)
-        require_between("affine shift", self.shift, 0, 1, write=write)
-        require_between("affine scale", self.scale, 0, 0.99, write=write)  # a factor of 0 leaves no image
+        fix = "write affine:15,0.05,0.2 (rotation in degrees, shift, scale)"
+        require_between("rotation", self.rotation, 0, 180, fix=fix)
+        require_between("shift", self.shift, 0, 1, fix=fix)
+        require_between("scale", self.scale, 0, 0.99, fix=fix)  # a factor of 0 leaves no image
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image under a fresh map."""
-        require_images(x, "affine")
+        _require_images(x, "affine")
         u = 2 * uniform(len(x), 4, generator=generator, device=x.device) - 1
         return _moved(
             x, degrees=self.rotation * u[:, 0], shifts=self.shift * u[:, 1:3], factors=1 + self.scale * u[:, 3]
@@ -103,7 +104,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Brightness:
-    """Each image times a number of its own, uniform in 1 ± `strength`.
+    """Each image times a number of its own, uniform in 1 ± `strength`: `Brightness(0.4)(x, generator)`.
 
     Values are not clamped to [0, 1]: standardised images have other limits, and a clamped pixel has no gradient.
     """
@@ -111,12 +112,12 @@ class Brightness:
     strength: float = 0.4
 
     def __post_init__(self) -> None:
-        require_between("brightness strength", self.strength, 0, 1, write="brightness:0.4")
+        require_between("strength", self.strength, 0, 1, fix="write brightness:0.4")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image, brighter or darker."""
-        require_images(x, "brightness")
-        return x * a_sample(1 + _plus_minus(self.strength, x, generator), x)
+        _require_images(x, "brightness")
+        return x * per_sample(1 + _plus_minus(self.strength, x, generator), x)
 
     def __str__(self) -> str:
         return f"brightness:{written(self.strength)}"
@@ -124,21 +125,21 @@ class Brightness:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Each image's distance from its mean gray value times a number of its own, uniform in 1 ± `strength`.
+    """Each image's distance from its mean gray value times a number of its own: `Contrast(0.4)(x, generator)`.
 
-    The mean gray value is one number an image, the mean luminance of three channels and the plain mean of any other
-    count. Values are not clamped, as for `Brightness`.
+    The number is uniform in 1 ± `strength`. The mean gray value is one number per image: the mean luminance of three
+    channels, and the plain mean of any other count. Values are not clamped, as for `Brightness`.
     """
 
     strength: float = 0.4
 
     def __post_init__(self) -> None:
-        require_between("contrast strength", self.strength, 0, 1, write="contrast:0.4")
+        require_between("strength", self.strength, 0, 1, fix="write contrast:0.4")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image, harder or softer."""
-        require_images(x, "contrast")
-        u = a_sample(_plus_minus(self.strength, x, generator), x)
+        _require_images(x, "contrast")
+        u = per_sample(_plus_minus(self.strength, x, generator), x)
         channels = x.mean(dim=(2, 3), keepdim=True)
         mean = _luminance(channels) if x.shape[1] == 3 else channels.mean(dim=1, keepdim=True)
         return x + u * (x - mean)  # mean + (1 + u)(x - mean), and x to the bit where u = 0
@@ -149,7 +150,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Gray:
-    """Each colour image without its colours, the luminance in every channel, with a probability of its own draw.
+    """Each colour image replaced, with this probability, by its luminance in every channel: `Gray(0.2)(x, generator)`.
 
     Images of one channel are gray already and stay as they are.
     """
@@ -157,17 +158,19 @@ class Gray:
     probability: float = 0.2
 
     def __post_init__(self) -> None:
-        require_between("gray probability", self.probability, 0, 1, write="gray:0.2")
+        require_between("probability", self.probability, 0, 1, fix="write gray:0.2")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image or its gray values."""
-        require_images(x, "gray")
+        _require_images(x, "gray")
         if x.shape[1] not in (1, 3):
             raise InputError(
                 f"the view gray needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
                 "leave gray out of the view, or pass x[:, :3] where the first three are the colours"
             )
-        u = uniform(len(x), generator=generator, device=x.device)  # drawn for one channel too: later views stay alike
+        u = uniform(
+            len(x), generator=generator, device=x.device
+        )  # drawn for one channel too: later views stay the same
         gray = _luminance(x) if x.shape[1] == 3 else x
         return torch.where((u < self.probability)[:, None, None, None], gray, x)
 
@@ -215,7 +218,7 @@ def _resample(x: Tensor, boxes: Tensor) -> Tensor:
 
 
 def _plus_minus(strength: float, x: Tensor, generator: torch.Generator) -> Tensor:
-    """One number an image, uniform in ±strength."""
+    """One number per image, uniform in ±strength."""
     return strength * (2 * uniform(len(x), generator=generator, device=x.device) - 1)
 
 
@@ -225,8 +228,17 @@ def _luminance(x: Tensor) -> Tensor:
     return red + green + blue
 
 
+def _require_images(x: Tensor, name: str) -> None:
+    require_floating("x", x, "convert the samples with x.float()")
+    if x.dim() != 4:
+        raise InputError(
+            f"the view {name} needs images (n, c, h, w), got shape {tuple(x.shape)}; use a noise view such as "
+            "noise:0.1, or give the data an image_shape"
+        )
+
+
 def _require_range(name: str, bounds: tuple[float, float], *, largest: float) -> None:
-    low, high = bounds
-    if not (0 < low <= high <= largest and math.isfinite(high)):
+    numbers = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(is_number, bounds))
+    if not (numbers and 0 < bounds[0] <= bounds[1] <= largest and math.isfinite(bounds[1])):
         limits = f"0 < low <= high{' <= 1' if largest == 1 else ''}"
-        raise InputError(f"crop {name} must satisfy {limits}, got {low} and {high}; the default is crop:0.5,1.0")
+        raise InputError(f"{name} must be two numbers (low, high) with {limits}, got {bounds}; write crop:0.5,1.0")

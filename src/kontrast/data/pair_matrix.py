@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_floating
 from kontrast.data.pairs import Pairs
 from kontrast.errors import InputError
 
@@ -14,7 +15,7 @@ def pair_matrix(pairs: Pairs, *, symmetric: bool = True) -> Tensor:
 
     The weights of paper A, (6), without the network: for `ContrastiveLoss(Dot(), Linear())` the loss of outputs F
     (m, z) over the pool is −Tr(F^T S F), so that $C_V = \Phi^\top S \Phi$ is the matrix of (8), and of (10) where the
-    features Φ are normalised. Pairs that come more than once add up; shared negatives and weights are honoured.
+    features Φ are normalised. Pairs that occur more than once add up; shared negatives and weights are respected.
 
     Args:
         pairs: N anchors with their positives and negatives, over a pool of m points.
@@ -27,8 +28,7 @@ def pair_matrix(pairs: Pairs, *, symmetric: bool = True) -> Tensor:
     n, m = pairs.n_anchors, len(pairs.x)
     if n == 0:
         raise InputError("there are no anchors, so the mean over pairs is not defined; pass at least 1")
-    if not pairs.x.is_floating_point():
-        raise InputError(f"pairs.x must be floating-point, got {pairs.x.dtype}; use pairs.to(dtype=torch.float64)")
+    require_floating("pairs.x", pairs.x, 'use pairs.to(dtype="float64")')
     anchor = pairs.anchor[:, None]  # (n, 1)
     positive, negative = pairs.positive, pairs.negative.expand(n, -1)  # (n, P), (n, Q)
     attraction = pairs.x.new_full(positive.shape, 1 / n)
@@ -48,6 +48,6 @@ def pair_matrix(pairs: Pairs, *, symmetric: bool = True) -> Tensor:
 
 
 def _sparse(indices: Tensor, values: Tensor, m: int) -> Tensor:
-    # The indices come from Pairs, which has checked them, so torch need not; untold, it warns that it does not.
+    # The indices come from Pairs, which has checked them, so torch need not; by default it warns that it does not.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         return torch.sparse_coo_tensor(indices, values, (m, m)).coalesce()

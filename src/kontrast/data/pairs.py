@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kontrast.checks import in_words, require_generator, require_whole, resolve_device, resolve_dtype
 from kontrast.data.views import View, fresh_view
 from kontrast.errors import InputError
 
@@ -41,7 +42,7 @@ class Pairs:
         ):
             if index.dtype != torch.int64 or index.dim() != n_dims or len(index) not in lengths:
                 shape = f"({n},)" if n_dims == 1 else f"({n}, any)"
-                raise InputError(f"{name} must be int64 of shape {shape}, got {index.dtype} {tuple(index.shape)}")
+                raise InputError(f"{name} must be int64 of shape {shape}, got {in_words(index)}")
             if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(self.x)):
                 raise InputError(
                     f"{name} holds indices from {int(index.min())} to {int(index.max())}, but the pool has "
@@ -50,8 +51,8 @@ class Pairs:
         weight, pair_shape = self.negative_weight, (n, self.negative.shape[1])
         if weight is not None and (weight.shape != pair_shape or weight.dtype != self.x.dtype):
             raise InputError(
-                f"negative_weight must be {self.x.dtype} of shape {pair_shape}, one weight a pair, got "
-                f"{weight.dtype} {tuple(weight.shape)}"
+                f"negative_weight must be {self.x.dtype} of shape {pair_shape}, one weight per pair, got "
+                f"{in_words(weight)}"
             )
 
     @property
@@ -61,12 +62,12 @@ class Pairs:
 
     @property
     def n_positives(self) -> int:
-        """The number P of positives an anchor has."""
+        """The number P of positives per anchor."""
         return self.positive.shape[1]
 
     @property
     def n_negatives(self) -> int:
-        """The number Q of negatives an anchor has."""
+        """The number Q of negatives per anchor."""
         return self.negative.shape[1]
 
     @property
@@ -83,9 +84,10 @@ class Pairs:
         # Indexing, not index_select: its backward sums in a fixed order on a GPU too, so a seed gives one run.
         return values[self.anchor], values[self.positive], values[self.negative]
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Pairs:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None) -> Pairs:
         """The same pairs on another device, or in another number type, or both."""
-        x = self.x.to(device=device, dtype=dtype)
+        where = self.x.device if device is None else resolve_device(device)
+        x = self.x.to(device=where, dtype=self.x.dtype if dtype is None else resolve_dtype(dtype))
         weight = None if self.negative_weight is None else self.negative_weight.to(x.device, x.dtype)
         anchor, positive, negative = (index.to(x.device) for index in (self.anchor, self.positive, self.negative))
         return replace(self, x=x, anchor=anchor, positive=positive, negative=negative, negative_weight=weight)
@@ -117,24 +119,24 @@ def make_pairs(
     The pool is the n anchors, then the first positive of each, then the second of each, and so on.
 
     Args:
-        x: samples, (n, d) or (n, c, h, w).
-        views: the augmentation that makes positives.
-        n_positives: views of each anchor.
-        negatives: a number Q of distinct other anchors, drawn uniformly (0 for none); or "all", the expectation over
+        x: Samples, (n, d) or (n, c, h, w).
+        views: The augmentation that makes positives.
+        n_positives: The number of views of each anchor.
+        negatives: A number Q of distinct other anchors, drawn uniformly (0 for none); or "all", the expectation over
             one random negative: all anchors are shared negatives, weighted 1/(n-1), and 0 for the anchor itself.
-        generator: source of all randomness.
+        generator: The source of all randomness.
     """
     n = len(x)
     if n == 0:
         raise InputError("there are no samples to pair, got 0; pass at least 1")
-    if n_positives < 1:
-        raise InputError(f"asked for {n_positives} positives an anchor; ask for at least 1")
+    n_positives = require_whole("n_positives", n_positives)
     n_negatives = _count_negatives(negatives, n_others=n - 1)
+    require_generator(generator)
     drawn = [fresh_view(views, x, generator) for _ in range(n_positives)]
     anchor = torch.arange(n, device=x.device)
     positive = anchor[:, None] + n * torch.arange(1, n_positives + 1, device=x.device)  # (n, P)
     pool = torch.cat([x, *drawn])
-    if negatives == "all":
+    if isinstance(negatives, str):
         weight = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / (n - 1)
         return Pairs(pool, anchor, positive, anchor[None, :], weight)
     return Pairs(pool, anchor, positive, draw_negatives(n, n_negatives, generator=generator).to(x.device))
@@ -142,20 +144,19 @@ def make_pairs(
 
 def draw_negatives(n: int, n_negatives: int, *, generator: torch.Generator) -> Tensor:
     """For each of n samples `n_negatives` distinct others, drawn uniformly: their numbers, (n, n_negatives)."""
-    _count_negatives(n_negatives, n_others=n - 1)
+    n = require_whole("n", n)
+    n_negatives = _count_negatives(require_whole("n_negatives", n_negatives, least=0), n_others=n - 1)
+    require_generator(generator)
     others = _distinct(n, n_negatives, below=n - 1, generator=generator)
     return others + (others >= torch.arange(n, device=others.device)[:, None])  # 0..n-2 skips over the sample itself
 
 
 def _count_negatives(negatives: int | str, *, n_others: int) -> int:
-    if isinstance(negatives, str) and negatives != "all":
-        raise InputError(f"negatives must be a number or 'all', got {negatives!r}; pass 1 or 'all'")
-    wanted = max(1, n_others) if isinstance(negatives, str) else negatives
-    if wanted < 0:
-        raise InputError(f"asked for {wanted} negatives an anchor; ask for 0 or more")
+    every = isinstance(negatives, str) and negatives == "all"
+    wanted = max(1, n_others) if every else require_whole("negatives", negatives, least=0, otherwise=", or 'all'")
     if wanted > n_others:
         raise InputError(
-            f"asked for {wanted} negatives an anchor but only {n_others} other samples exist; "
+            f"asked for {wanted} negatives per anchor but only {n_others} other samples exist; "
             f"ask for at most {n_others} or add samples"
         )
     return wanted

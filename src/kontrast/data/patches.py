@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kontrast.checks import is_number, require_whole
+from kontrast.checks import (
+    require_finite,
+    require_finite_not_negative,
+    require_floating,
+    require_generator,
+    require_whole,
+)
 from kontrast.data.datasets import Dataset
 from kontrast.errors import InputError
 
@@ -18,28 +23,26 @@ MOST_ROUNDS = 100  # of n_patches draws each, in search of patches that are not 
 def draw_patches(
     images: Tensor | Dataset, size: int, n_patches: int, *, generator: torch.Generator, min_std: float = 0.0
 ) -> Tensor:
-    """Square patches at random places of random images, as rows (n_patches, c·size²); places may come twice.
+    """Square patches at random places of random images, as rows (n_patches, c·size²); places may repeat.
 
     `patch.view(c, size, size)` is a row's picture. A patch whose deviation over all of its values is below `min_std`,
     such as the empty background of digits, is skipped, and another is drawn. Places are drawn on the generator's
-    device, so the same seed gives the same patches wherever the images lie and whatever their number type.
+    device, so the same seed gives the same patches for images on every device and in every number type.
 
     Args:
         images: (n, h, w) or (n, c, h, w), floating, or a data set of images.
-        size: the side of a patch in pixels, at most that of the images.
-        n_patches: how many.
-        generator: draws the images and the places.
-        min_std: the least standard deviation of a patch's values.
+        size: The side of a patch in pixels, at most that of the images.
+        n_patches: How many patches.
+        generator: Draws the images and the places.
+        min_std: The least standard deviation of a patch's values.
     """
     x = _checked(images)
     side = require_whole("size", size)
     n_patches = require_whole("n_patches", n_patches)
     if side > min(x.shape[2:]):
         raise InputError(f"patches of side {side} do not fit in images {x.shape[2]}×{x.shape[3]}; take a smaller size")
-    if not is_number(min_std) or not 0 <= min_std < math.inf:
-        raise InputError(f"min_std must be a number of at least 0, got {min_std!r}")
-    if not isinstance(generator, torch.Generator):
-        raise InputError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+    require_finite_not_negative(min_std=min_std)
+    require_generator(generator)
     found: list[Tensor] = []
     for _ in range(MOST_ROUNDS):
         patches = _drawn(x, side, n_patches, generator)
@@ -55,16 +58,13 @@ def draw_patches(
 def _checked(images: Any) -> Tensor:
     """The images as (n, c, h, w)."""
     x = images.x if isinstance(images, Dataset) else images
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"patches are cut from a data set or a floating tensor of images, got {given}")
+    require_floating("images", x, "pass such a tensor, or a data set of images")
     if x.dim() not in (3, 4) or x.numel() == 0:
         raise InputError(
             f"patches are cut from images (n, h, w) or (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows "
             "give image_shape when loading, as in image_shape=(28, 28)"
         )
-    if not bool(x.isfinite().all()):
-        raise InputError("the images hold NaN or infinite values; drop these images or fill the values")
+    require_finite("images", x, "drop these images or fill the values")
     return x if x.dim() == 4 else x[:, None]
 
 

@@ -22,7 +22,7 @@ def parse_table(text: str, *, source: str, label_column: str | None = None) -> t
     """
     lines = _lines(text)
     if not lines:
-        raise DataError(f"{source} holds no numbers; give a table with one sample a line")
+        raise DataError(f"{source} holds no numbers; give a table with one sample per line")
     delimiter = max(DELIMITERS, key=lines[0].count)
     fields = [_fields(line, delimiter) for line in lines[:2]]
     names = fields[0] if _is_header(fields, label_column) else None
@@ -30,7 +30,7 @@ def parse_table(text: str, *, source: str, label_column: str | None = None) -> t
     if names is not None:
         lines = lines[1:]
     if not lines:
-        raise DataError(f"{source} holds names of columns and no numbers; give a table with one sample a line")
+        raise DataError(f"{source} holds names of columns and no numbers; give a table with one sample per line")
     for number, line in enumerate(lines):
         if line.count(delimiter) + 1 != n_columns and len(_fields(line, delimiter)) != n_columns:
             raise DataError(

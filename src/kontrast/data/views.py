@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kontrast.checks import in_words
 from kontrast.data.datasets import Dataset
 from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
@@ -26,7 +27,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Compose:
-    """Views one after another; a composition inside a composition is laid flat."""
+    """Views one after another, `Compose((HorizontalFlip(), GaussianNoise(0.1)))`; nested compositions are flattened."""
 
     views: tuple[View, ...]
 
@@ -60,18 +61,17 @@ def parse_view(text: str) -> View:
 
 
 def fresh_view(view: View, x: Tensor, generator: torch.Generator) -> Tensor:
-    """A view of a batch; refuses what is none, as a function of one's own may make it."""
+    """A view of a batch; refuses a result of another shape or number type, as a user's own function may return."""
     seen: object = view(x, generator)
     if not isinstance(seen, Tensor) or seen.shape != x.shape or seen.dtype != x.dtype:
-        made = f"{seen.dtype} {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
         raise InputError(
-            f"the view {view} turned {x.dtype} {tuple(x.shape)} into {made}; a view must keep number type and shape"
+            f"the view {view} turned {in_words(x)} into {in_words(seen)}; a view must keep number type and shape"
         )
     return seen
 
 
 def default_view(dataset: Dataset) -> View:
-    """The view taken where none is named: crops of half the area or more for images, noise of std 0.1 for rows."""
+    """The default view: crops of half the area or more for images, noise of std 0.1 for rows."""
     return RandomResizedCrop() if dataset.is_image else GaussianNoise(0.1)
 
 
@@ -80,7 +80,7 @@ def _crop(*bounds: float) -> View:
     return RandomResizedCrop(*zip(bounds[::2], bounds[1::2], strict=True))
 
 
-# name: what makes the view, and how many numbers it takes
+# name: the function that makes the view, and how many numbers it takes
 _VIEWS: dict[str, tuple[Callable[..., View], tuple[int, ...]]] = {
     "affine": (Affine, (0, 3)),
     "brightness": (Brightness, (0, 1)),
@@ -107,7 +107,10 @@ def _parse_one(part: str, text: str) -> View:
     if len(numbers) not in counts:
         *few, most = counts
         raise _unreadable(part, text, f"{name} takes {', '.join(map(str, few))} or {most} numbers, not {len(numbers)}")
-    return make(*numbers)
+    try:
+        return make(*numbers)
+    except InputError as error:
+        raise InputError(f"{part!r} is not a view: {error}") from None
 
 
 def _unreadable(part: str, text: str, why: str) -> InputError:

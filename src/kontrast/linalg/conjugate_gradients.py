@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_not_negative, require_whole
+from kontrast.checks import in_words, require_not_negative, require_whole, resolve_generator
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.operators import Matrix, Operator, OperatorLike, as_operator
 
@@ -21,7 +21,7 @@ Preconditioner = Callable[[Tensor], Tensor]
 
 
 class NotPositiveError(ArithmeticError):
-    """A direction along which K + ridge I does not curve upwards."""
+    """Raised at a direction in which K + ridge I is not positive."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +29,12 @@ class NystromPreconditioner:
     r"""$(\hat\lambda_r + \rho)\, U (\hat\Lambda + \rho)^{-1} U^\top + (I - U U^\top)$, for $(K + \rho I)^{-1}$.
 
     Frangella, Tropp & Udell 2023, (5.3): with $U \hat\Lambda U^\top$ a randomised Nyström approximation of K, whose top
-    eigenvalues it removes. In float64 whatever the kernel: its smallest eigenvalue may lie below float32's rounding.
+    eigenvalues it removes. Always in float64, as the smallest eigenvalue may lie below float32's rounding.
     """
 
     vectors: Tensor  # U, (n, r), float64
     values: Tensor  # (r,), descending
-    floor: float  # what stands for the eigenvalues that are left
+    floor: float  # in place of the eigenvalues that are left
     ridge: float
 
     def __call__(self, block: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def nystrom_preconditioner(
     rank: int = RANK,
     generator: torch.Generator | None = None,
     n: int | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> NystromPreconditioner:
     """A preconditioner of K + ridge I for `ridge_solve`, from the product of K with `rank` random vectors.
@@ -60,21 +60,17 @@ def nystrom_preconditioner(
     steps, and costs as much time as some 20 steps for ten targets.
 
     Args:
-        K: What `top_eigenpairs` takes; positive semidefinite.
-        ridge: That of the system.
+        K: Any operator that `top_eigenpairs` takes; positive semidefinite.
+        ridge: The ridge of the system.
         rank: How many eigenvalues are removed; at most n.
-        generator: Draws the random vectors; seed 0 without.
+        generator: Draws the random vectors; seed 0 by default.
         n: The size, for a function.
-        dtype: The number type of a function; float64 without.
-        device: The device of a function; the CPU without.
+        dtype: The number type of a function; float64 by default.
+        device: The device of a function; the CPU by default.
     """
     A = as_operator(K, n=n, dtype=dtype, device=device, name="K")
     require_not_negative(ridge=ridge)
-    require_whole("rank", rank)
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
-    if not isinstance(generator, torch.Generator):
-        raise InputError(f"generator must be a torch.Generator, got {in_words(generator)}")
+    rank, generator = require_whole("rank", rank), resolve_generator(generator)
     drawn = torch.randn(A.n, min(rank, A.n), generator=generator, dtype=torch.float64, device=generator.device)
     test = torch.linalg.qr(drawn.to(A.device)).Q
     sketch = torch.cat([A(part) for part in torch.split(test, WIDTH, dim=1)], 1)
@@ -117,7 +113,7 @@ def conjugate_gradients(
 
 
 def product_in_double(A: Operator, block: Tensor) -> Tensor:
-    """A times a float64 block, without rounding in A's number type where A's entries are at hand."""
+    """A times a float64 block, without rounding in A's number type where A's entries are known."""
     matrix = A.matrix
     if A.dtype == torch.float64 or matrix is None or (isinstance(matrix, torch.Tensor) and A.tensor is None):
         return A(block)
@@ -133,7 +129,7 @@ def _double(strip: Matrix) -> Tensor:
 def _cycle(
     A: Operator, R: Tensor, ridge: float, small: Tensor, most: int, preconditioner: Preconditioner | None
 ) -> tuple[Tensor, int]:
-    """One iteration per target, in step, so that the kernel multiplies a block; the vectors are float64."""
+    """Conjugate gradients for all targets in lockstep, so that the kernel multiplies a block; vectors are float64."""
     X, R = torch.zeros_like(R), R.clone()
     Z = _preconditioned(preconditioner, R)
     P, rho = Z, (R * Z).sum(0)
@@ -160,7 +156,7 @@ def _preconditioned(preconditioner: Preconditioner | None, R: Tensor) -> Tensor:
         return R
     Z = preconditioner(R)
     if not isinstance(Z, torch.Tensor) or Z.shape != R.shape or not bool(torch.isfinite(Z).all()):
-        raise InputError(f"preconditioner must map {tuple(R.shape)} to finite numbers alike, got {in_words(Z)}")
+        raise InputError(f"preconditioner must map {tuple(R.shape)} to finite numbers of that shape, got {in_words(Z)}")
     if bool(((R * Z).sum(0) < 0).any()):
         raise InputError("preconditioner must be positive definite; build it with nystrom_preconditioner")
     return Z

@@ -10,6 +10,7 @@ import torch
 from scipy.linalg import eigh as scipy_eigh
 from torch import Tensor
 
+from kontrast.checks import require_between, require_whole, resolve_generator
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
 
@@ -26,8 +27,8 @@ Order = Callable[[Tensor], Tensor]
 class Eigenpairs:
     """A v_i = λ_i v_i, values descending; each vector's largest entry is positive.
 
-    `residuals` are ‖A v − λ v‖ (in the metric's norm where one was given) over the largest |eigenvalue| seen: what
-    was checked against the tolerance.
+    `residuals` are ‖A v − λ v‖ (in the metric's norm where one was given) over the largest |eigenvalue| seen; they are
+    at most the tolerance.
     """
 
     values: Tensor  # (k,)
@@ -61,7 +62,7 @@ def top_eigenpairs(
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> Eigenpairs:
     r"""The k algebraically largest eigenvalues of a symmetric operator and their orthonormal eigenvectors.
@@ -79,21 +80,22 @@ def top_eigenpairs(
         operator: A torch or numpy matrix (memory maps too), a scipy sparse matrix or LinearOperator, an object with
             `shape` and `@`, or a function of (n, b) blocks.
         k: How many pairs.
-        metric: The matrix or operator K; the standard inner product without.
+        metric: The matrix or operator K; the standard inner product by default.
         n: The size, for a function.
-        generator: Draws the start block; seed 0 without.
+        generator: Draws the start block; seed 0 by default.
         tolerance: The largest residual, relative to the largest |eigenvalue|; 1e-10 for float64 and 1e-5 for float32,
             in a metric 1e-8 and 1e-4.
         max_steps: The most blocks that Lanczos multiplies.
-        dtype: The number type of a function; float64 without.
-        device: The device of a function; the CPU without.
+        dtype: The number type of a function; float64 by default.
+        device: The device of a function; the CPU by default.
 
     Raises:
         ConvergenceError: The residuals stayed above `tolerance`.
     """
     A = as_operator(operator, n=n, dtype=dtype, device=device)
     K = None if metric is None else as_operator(metric, n=A.n, dtype=A.dtype, device=A.device, name="metric")
-    tolerance = _check(A, K, k, tolerance)
+    k = require_whole("k", k, most=A.n)
+    tolerance = _tolerance(A, K, tolerance)
     if _is_small(A, k):
         solve = _dense if K is None else _dense_in_metric
         return solve(A, K, k, tolerance, _algebraic)
@@ -107,12 +109,12 @@ def spectral_norm(
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> SpectralNorm:
     """The largest |eigenvalue| of a symmetric operator, from both ends of one Lanczos run; see `top_eigenpairs`."""
     A = as_operator(operator, n=n, dtype=dtype, device=device)
-    tolerance = _check(A, None, 1, tolerance)
+    tolerance = _tolerance(A, None, tolerance)
     if _is_small(A, 1):
         pair = _dense(A, None, 1, tolerance, torch.abs)
     else:
@@ -127,7 +129,7 @@ def extreme_eigenvalues(
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> ExtremeEigenvalues:
     """The largest and the smallest eigenvalue of a symmetric operator; see `top_eigenpairs`.
@@ -135,7 +137,7 @@ def extreme_eigenvalues(
     Of a kernel above n = 1000 the small end converges slowly, and is exact only to tolerance × the largest.
     """
     A = as_operator(operator, n=n, dtype=dtype, device=device)
-    tolerance = _check(A, None, 1, tolerance)
+    tolerance = _tolerance(A, None, tolerance)
     if _is_small(A, 1):
         pairs = _dense(A, None, A.n, tolerance, _algebraic)
         largest, smallest = float(pairs.values[0]), float(pairs.values[-1])
@@ -153,7 +155,7 @@ def largest_eigenpairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Direct for every matrix on a GPU and up to n = 4000 on a CPU, where LAPACK's syevr finds the k alone in a quarter of
     the time of all; block Lanczos beyond.
     """
-    n = len(matrix)
+    n, k = len(matrix), require_whole("k", k)
     symmetric = (matrix + matrix.mT) / 2
     if symmetric.is_cpu and n > DIRECT_BELOW and not _is_small(as_operator(symmetric), k):
         top = top_eigenpairs(symmetric, k)
@@ -167,22 +169,22 @@ def largest_eigenpairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def eigenvalue_rounding(K: Tensor, eps: float) -> float:
-    """What an eigenvalue of a kernel may be off by, whose entries were rounded to `eps`, decomposed in float64.
+    """The error of a kernel's eigenvalues when its entries were rounded to `eps` and it was decomposed in float64.
 
-    Errors of the entries are nearly independent, so that they add up to √n of them and not to n: below this an
-    eigenvalue may be zero, or of either sign. An eigenvalue far below the largest need not be rounding.
+    Errors of the entries are nearly independent, so that n of them add up to √n of one. An eigenvalue below this size
+    may be zero, or of either sign; one that is merely far below the largest need not be rounding.
     """
     decomposition = 16 * torch.finfo(torch.float64).eps * float(K.diagonal().abs().sum())
     return max(entry_rounding(K, eps), decomposition)
 
 
 def entry_rounding(K: Tensor, eps: float) -> float:
-    """The part of `eigenvalue_rounding` that the entries' own rounding to `eps` makes."""
+    """The part of `eigenvalue_rounding` that comes from rounding the entries to `eps`."""
     return 4 * math.sqrt(len(K)) * eps * float(K.diagonal().abs().max())
 
 
 def fix_signs(vectors: Tensor) -> Tensor:
-    """Each column times ±1, so that its entry of largest magnitude is positive; of tied entries the first decides."""
+    """Each column times ±1, so that its entry of largest magnitude is positive; the first of tied entries decides."""
     size = vectors.abs()
     tied = size >= (1 - torch.finfo(vectors.dtype).eps ** 0.5) * size.amax(0)
     first = tied.to(torch.uint8).argmax(0, keepdim=True)
@@ -194,9 +196,8 @@ def _algebraic(values: Tensor) -> Tensor:
     return values
 
 
-def _check(A: Operator, K: Operator | None, k: int, tolerance: float | None) -> float:
-    if not isinstance(k, int) or not 1 <= k <= A.n:
-        raise InputError(f"k must be a whole number from 1 to n = {A.n}, got {k!r}")
+def _tolerance(A: Operator, K: Operator | None, tolerance: float | None) -> float:
+    """The tolerance asked for or the default one; refuses operators that no eigenpairs can be found of."""
     if K is not None and (K.dtype, K.device) != (A.dtype, A.device):
         raise InputError(
             f"operator and metric must share number type and device, got {A.dtype} on {A.device} "
@@ -207,9 +208,10 @@ def _check(A: Operator, K: Operator | None, k: int, tolerance: float | None) -> 
     if K is not None and K.matrix is not None:
         require_symmetric(K.matrix, K.name)
     default = (TOLERANCE if K is None else TOLERANCE_IN_METRIC)[A.dtype]
-    if tolerance is not None and not 0 < tolerance < 1:
-        raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; leave it out for {default}")
-    return default if tolerance is None else tolerance
+    if tolerance is None:
+        return default
+    fix = f"leave it out for {default}"
+    return require_between("tolerance", tolerance, 0, 1, low_included=False, high_included=False, fix=fix)
 
 
 def _block_and_capacity(k: int) -> tuple[int, int]:
@@ -293,13 +295,13 @@ def _result(
 
 
 class _Subspace:
-    """A growing K-orthonormal basis V with A V and K V at hand, and H = V^T K A V on the CPU in float64."""
+    """A growing K-orthonormal basis V with A V and K V, and H = V^T K A V on the CPU in float64."""
 
     def __init__(self, A: Operator, K: Operator | None, capacity: int) -> None:
         self.A, self.K, self.size = A, K, 0
         self.eps = torch.finfo(A.dtype).eps
         self.metric_size = 0.0  # the largest ‖K w‖/‖w‖ seen, a lower bound of K's norm
-        # In float64 whatever the operator's type: inner products of 400,000 float32 numbers lose orthogonality, and
+        # In float64 for every operator: inner products of 400,000 float32 numbers lose orthogonality, and
         # Lanczos then stops at residuals of 5e-5. Vectors lie one after the other in memory: sums down strided columns
         # are several times slower.
         self._V, self._AV, self._KV = (
@@ -429,7 +431,7 @@ def _lanczos(
     2000 for single vectors) and needs no bookkeeping at restarts.
     """
     b, capacity = _block_and_capacity(k)
-    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    generator, max_steps = resolve_generator(generator), require_whole("max_steps", max_steps)
     space = _Subspace(A, K, capacity)
 
     def random_block() -> Tensor:

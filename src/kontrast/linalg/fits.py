@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from kontrast.checks import require_between
 from kontrast.errors import InputError
 
 
@@ -62,12 +63,12 @@ class LogLaw:
 def fit_power_law(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> PowerLaw:
     """Least squares of log y on log x; the interval is Student's t with n − 2 degrees of freedom.
 
-    The interval covers both noise and curvature, as both leave residuals. Points must be positive and finite: a
-    diverged run is the caller's to report, not this fit's to drop.
+    The interval covers both noise and curvature, as both leave residuals. Points must be positive and finite: a fit
+    never drops a diverged run; the caller leaves it out and says so.
     """
     log_x, y_ = _checked(x, y, confidence)
     if not (y_ > 0).all():
-        raise InputError("a power law needs positive y; leave out zero or negative points and say so")
+        raise InputError("a power law needs positive y; leave out points that are zero or negative, and say so")
     slope, intercept, half = _line(log_x, np.log(y_), confidence)
     factor = math.exp(intercept) if intercept < 709 else math.inf  # beyond the range of floats
     return PowerLaw(slope, factor, slope - half, slope + half, confidence, len(y_))
@@ -88,8 +89,7 @@ def _checked(x: ArrayLike, y: ArrayLike, confidence: float) -> tuple[np.ndarray,
         )
     if not (np.isfinite(x_).all() and np.isfinite(y_).all() and (x_ > 0).all()):
         raise InputError("a fit needs finite y and positive finite x; leave out diverged points and say so")
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1, got {confidence}")
+    require_between("confidence", confidence, 0, 1, low_included=False, high_included=False)
     return np.log(x_), y_
 
 

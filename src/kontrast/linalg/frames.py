@@ -5,17 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import require_generator, require_positive, require_whole, resolve_dtype
 from kontrast.errors import InputError
 
 
 def random_frame(
-    n_rows: int, n_columns: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float64
+    n_rows: int, n_columns: int, *, generator: torch.Generator, dtype: torch.dtype | str = torch.float64
 ) -> Tensor:
     """A frame drawn uniformly (Haar measure): the QR factor of a Gaussian matrix with R's diagonal positive."""
-    _check_tall(n_rows, n_columns)
+    n_rows, n_columns = require_whole("n_rows", n_rows), require_whole("n_columns", n_columns)
+    require_generator(generator)
     gaussian = torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64, device=generator.device)
-    return qr_retraction(gaussian).to(dtype)
+    return qr_retraction(gaussian).to(resolve_dtype(dtype))
 
 
 def qr_retraction(matrix: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One face for all that can multiply a block of vectors: torch and numpy matrices, sparse ones, objects, functions."""
+"""One interface for all that multiplies blocks of vectors: torch and numpy matrices, sparse ones, functions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
+from kontrast.checks import require_finite, require_whole, resolve_device, resolve_dtype
 from kontrast.errors import InputError
 
 
@@ -33,7 +34,7 @@ Matrix = Tensor | NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A square linear map on (n, b) blocks; `matrix` is there where its entries are."""
+    """A square linear map on (n, b) blocks; `matrix` holds its entries where they are known."""
 
     n: int
     dtype: torch.dtype
@@ -71,8 +72,7 @@ class Operator:
         """All n² entries in float64; a map without a matrix is applied to the identity."""
         entries = self.tensor
         if entries is not None:
-            if not torch.isfinite(entries).all():
-                raise InputError(f"{self.name} holds NaN or infinite values; check the data behind it")
+            require_finite(self.name, entries)
         else:
             entries = self(torch.eye(self.n, dtype=self.dtype, device=self.device))
         return entries.to(torch.float64)
@@ -85,7 +85,7 @@ def as_operator(
     operator: OperatorLike,
     *,
     n: int | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     name: str = "operator",
 ) -> Operator:
@@ -103,7 +103,7 @@ def as_operator(
     if callable(operator) and not hasattr(operator, "shape"):
         if n is None:
             raise InputError(f"{name} is a function, which does not know its size; pass n=...")
-        return Operator(n, dtype if dtype is not None else torch.float64, _device(device), operator, name)
+        return Operator(require_whole("n", n), _dtype(dtype), _device(device), operator, name)
     size = _size_of(operator, n, name)
     if isinstance(operator, Tensor):
         return Operator(size, operator.dtype, operator.device, operator.__matmul__, name, operator)
@@ -112,18 +112,22 @@ def as_operator(
         matrix = operator if isinstance(operator, np.ndarray) else None
         return Operator(size, kind, torch.device("cpu"), _numpy_product(operator), name, matrix)
     own_dtype, own_device = getattr(operator, "dtype", None), getattr(operator, "device", None)
-    kind = own_dtype if isinstance(own_dtype, torch.dtype) else (dtype or torch.float64)
+    kind = own_dtype if isinstance(own_dtype, torch.dtype) else _dtype(dtype)
     where = _device(own_device if own_device is not None else device)
     return Operator(size, kind, where, lambda block: cast("Multiplier", operator) @ block, name)
 
 
+def _dtype(dtype: torch.dtype | str | None) -> torch.dtype:
+    return resolve_dtype("float64" if dtype is None else dtype) if not isinstance(dtype, torch.dtype) else dtype
+
+
 def _device(device: torch.device | str | None) -> torch.device:
-    """The device with its number: "cuda" is "cuda:0", and compares equal to it only so."""
-    return torch.empty(0, device="cpu" if device is None else device).device
+    """The device with its number, without which "cuda" would not compare equal to "cuda:0"."""
+    return torch.empty(0, device=resolve_device("cpu" if device is None else device)).device
 
 
 def require_real_matrix(matrix: Any, name: str) -> None:
-    """Refuse what has no shape, and complex numbers, of which only half would be seen."""
+    """Refuse anything without a shape, and complex numbers, whose imaginary part would be dropped."""
     if not hasattr(matrix, "shape"):
         raise InputError(f"{name} must be a matrix, got {type(matrix).__name__}; convert it with torch.tensor(…)")
     if "complex" in str(getattr(matrix, "dtype", "")):
@@ -160,8 +164,7 @@ def require_symmetric(matrix: Matrix, name: str, *, n_sampled: int = 256) -> Non
         block = matrix[index[:, None], index[None, :]].to(torch.float64)
     else:
         block = torch.from_numpy(np.asarray(matrix[np.ix_(rows, rows)], dtype=np.float64))
-    if not torch.isfinite(block).all():
-        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+    require_finite(name, block)
     asymmetry, size = float((block - block.mT).abs().max()), float(block.abs().max())
     if asymmetry > math.sqrt(resolution(matrix)) * size:
         raise _not_symmetric(name, asymmetry, size)
@@ -178,11 +181,10 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrize: bool = False) -> Tens
     """The (d, d) matrix, in float64 and without gradients, every entry checked; or, only when asked, (C + C^T)/2."""
     _size_of(matrix, None, name)
     if not isinstance(matrix, Tensor) or matrix.layout != torch.strided or not matrix.is_floating_point():
-        raise InputError(f"{name} must be a dense tensor of floating-point numbers, {_what_instead(matrix, name)}")
+        raise InputError(f"{name} must be a dense tensor of floating-point numbers, {_given_and_fix(matrix, name)}")
     doubled = matrix.detach().double()
-    size = float(doubled.abs().max())  # NaN where one entry is
-    if not math.isfinite(size):
-        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+    require_finite(name, doubled)
+    size = float(doubled.abs().max())
     asymmetry = float((doubled - doubled.mT).abs().max())
     if not symmetrize and asymmetry > math.sqrt(resolution(matrix)) * size:
         raise InputError(f"{_not_symmetric(name, asymmetry, size)}, or symmetrize=True")
@@ -190,8 +192,8 @@ def as_symmetric(matrix: Tensor, name: str, *, symmetrize: bool = False) -> Tens
     return doubled if asymmetry == 0 else doubled / 2 + doubled.mT / 2
 
 
-def _what_instead(matrix: Any, name: str) -> str:
-    """What was given in the place of a dense tensor, and how to make one of it."""
+def _given_and_fix(matrix: Any, name: str) -> str:
+    """The thing that was given in place of a dense tensor, and how to turn it into one."""
     if isinstance(matrix, Tensor):
         dense = "" if matrix.layout == torch.strided else ".to_dense()"
         return f"got {matrix.layout} {matrix.dtype}; use {name}{dense}.double()"

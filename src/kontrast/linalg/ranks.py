@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_floating
+from kontrast.checks import require_floating, require_matrix
 from kontrast.errors import InputError
 from kontrast.linalg.operators import Matrix, require_symmetric
 from kontrast.linalg.similarity import strips
@@ -35,9 +35,9 @@ def relative_spread(embedding: Tensor) -> float:
 
 
 def _checked(embedding: Tensor, *, centered: bool) -> Tensor:
-    require_floating("the embedding", embedding)
+    require_floating("embedding", embedding)
     if embedding.ndim != 2 or embedding.shape[0] < 2:
-        raise InputError(f"an embedding is (n, d) with n >= 2, got shape {tuple(embedding.shape)}")
+        raise InputError(f"embedding must be (n, d) with n >= 2, got shape {tuple(embedding.shape)}")
     return embedding - embedding.mean(0) if centered else embedding
 
 
@@ -66,8 +66,7 @@ def entropy_rank(eigenvalues: Tensor) -> float:
     the square roots of its Gram matrix's eigenvalues, and so is at least as large. Negative eigenvalues of the size of
     rounding count as zero.
     """
-    if eigenvalues.ndim != 1 or len(eigenvalues) == 0 or not torch.isfinite(eigenvalues).all():
-        raise InputError(f"eigenvalues must be a 1-d tensor of finite numbers, got shape {tuple(eigenvalues.shape)}")
+    require_matrix("eigenvalues", eigenvalues, ("n",))
     values = eigenvalues.double()
     size = float(values.abs().max())
     if size == 0 or float(values.min()) < -len(values) * 10 * torch.finfo(eigenvalues.dtype).eps * size:

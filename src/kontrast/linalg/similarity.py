@@ -1,4 +1,4 @@
-"""Kernels compared and summed up, read once or twice in row strips: matrices may be far larger than memory."""
+"""Measures of one kernel or of two, read once or twice in row strips: matrices may be far larger than memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_finite_not_negative
+from kontrast.checks import require_finite_not_negative, require_same_shape, require_shape
 from kontrast.errors import InputError
 from kontrast.linalg.eigen import extreme_eigenvalues
 from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution
 from kontrast.memory import rows_that_fit
 
+SAME_POINTS = "over the same points in the same order"
 STRIP_BYTES = 2**26  # strips beyond this gain no speed and cost memory
 
 
@@ -45,7 +46,7 @@ def kernel_alignment(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> 
 
     Two kernels with positive entries are aligned by their means alone: see `cka`.
     """
-    _require_pair(K1, K2)
+    _require_kernels(K1, K2)
     sums = torch.zeros(3, dtype=torch.float64)
     for _, (a, b) in strips([K1, K2], memory):
         sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]).cpu()
@@ -58,7 +59,7 @@ def cka(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> float:
     H = I − 11^T/n. In [0, 1] for kernels; blind to rotations and scalings of features. Two passes: means first, since
     sums of uncentred products cancel to nothing on kernels that are nearly constant.
     """
-    _require_pair(K1, K2)
+    _require_kernels(K1, K2)
     for K, name in ((K1, "K1"), (K2, "K2")):
         require_symmetric(K, name)
     n = K1.shape[0]
@@ -84,7 +85,10 @@ def cka(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> float:
 
 def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> KernelDrift:
     """How far `K` is from `K0`, two matrices of one shape (cross kernels too); one pass."""
-    _require_pair(K, K0, names=("K", "K0"))
+    for matrix, name in ((K, "K"), (K0, "K0")):
+        require_real_matrix(matrix, name)
+        require_shape(name, matrix, ("n", "m"))
+    require_same_shape(f"compare {SAME_POINTS}", K=K, K0=K0)
     moved, size, largest = 0.0, 0.0, 0.0
     for _, (a, b) in strips([K, K0], memory, names=("K", "K0")):
         size += float(b.square().sum())
@@ -138,14 +142,14 @@ def strips(
         yield start, strips
 
 
-def _require_pair(a: Matrix, b: Matrix, *, names: tuple[str, str] = ("K1", "K2")) -> None:
-    for matrix, name in zip((a, b), names, strict=True):
-        require_real_matrix(matrix, name)
-    if a.ndim != 2 or tuple(a.shape) != tuple(b.shape) or 0 in a.shape:
-        raise InputError(
-            f"{names[0]} and {names[1]} must be two matrices of one shape, over the same points in the same order, "
-            f"got {tuple(a.shape)} and {tuple(b.shape)}"
-        )
+def _require_kernels(K1: Matrix, K2: Matrix) -> None:
+    for K, name in ((K1, "K1"), (K2, "K2")):
+        require_real_matrix(K, name)
+        if K.ndim != 2 or K.shape[0] != K.shape[1] or K.shape[0] == 0:
+            raise InputError(
+                f"{name} must be a kernel (n, n), got shape {tuple(K.shape)}; for (n, d) features Z pass Z @ Z.T"
+            )
+    require_same_shape(f"compare kernels {SAME_POINTS}", K1=K1, K2=K2)
 
 
 def _cosine(sums: Tensor, reason: str) -> float:

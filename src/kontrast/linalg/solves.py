@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, is_number, require_finite_not_negative, require_whole
+from kontrast.checks import (
+    require_between,
+    require_callable,
+    require_choice,
+    require_finite,
+    require_finite_not_negative,
+    require_floating,
+    require_generator,
+    require_shape,
+    require_whole,
+)
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.conjugate_gradients import NotPositiveError, Preconditioner, conjugate_gradients, product_in_double
 from kontrast.linalg.eigen import entry_rounding, extreme_eigenvalues
@@ -17,6 +27,7 @@ from kontrast.linalg.operators import Operator, OperatorLike, as_operator, requi
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 METHODS = ("auto", "cholesky", "cg")
+LABELS = "for class labels pass one column per class, torch.nn.functional.one_hot(labels).double()"
 POINTS = 100  # whose errors conjugate gradients find when told no number
 BLOCK = 256  # right-hand sides of conjugate gradients at a time
 STRIP = 2**22  # pairs of rows that are compared at a time
@@ -33,7 +44,7 @@ class RidgeSolution:
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """What a regression that never saw a point misses there, at all points or at some drawn at random."""
+    """Errors of a regression at points it was not trained on: at all points, or at some drawn at random."""
 
     points: Tensor  # (m,), their rows, ascending
     residuals: Tensor  # (m,) or (m, c): the target less what the other n − 1 points predict
@@ -62,17 +73,16 @@ class RidgeSystem:
         tolerance: float | None = None,
         max_steps: int = 1000,
         n: int | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         self.operator = as_operator(K, n=n, dtype=dtype, device=device, name="K")
-        if method not in METHODS:
-            raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        require_choice("method", method, METHODS)
         require_finite_not_negative(ridge=ridge)
-        if preconditioner is not None and not callable(preconditioner):
-            raise InputError(f"preconditioner must be a function of (n, b) blocks, got {in_words(preconditioner)}")
-        if tolerance is not None and not (is_number(tolerance) and 0 < tolerance < 1):
-            raise InputError(f"tolerance must be a number between 0 and 1, got {tolerance!r}")
+        if preconditioner is not None:
+            require_callable("preconditioner", preconditioner, "pass a function of (n, b) blocks")
+        if tolerance is not None:
+            require_between("tolerance", tolerance, 0, 1, low_included=False, high_included=False)
         self.ridge, self.preconditioner = float(ridge), preconditioner
         self.max_steps = require_whole("max_steps", max_steps)
         self.tolerance = TOLERANCE[self.operator.dtype] if tolerance is None else float(tolerance)
@@ -96,8 +106,8 @@ class RidgeSystem:
         r"""Errors at points left out, $\alpha_i / (G^{-1})_{ii}$, from the weights of `solve`.
 
         Rasmussen & Williams 2006, (5.12), with $G = K + \rho I$: exactly those of n regressions on n − 1 points each.
-        After Cholesky at all points unless told fewer. Conjugate gradients solve for the unit vector of each point, 100
-        points unless told otherwise, drawn with `generator`.
+        With Cholesky at all points by default. Conjugate gradients solve for the unit vector of each point, by default
+        for 100 points, drawn with `generator`.
         """
         A = self.operator
         columns = _checked_targets(A, weights, name="weights")
@@ -118,7 +128,7 @@ class RidgeSystem:
     def reduction(self, K_cross: Tensor) -> Tensor:
         r"""$k_*^\top G^{-1} k_*$ for each row of K_cross (m, n): by how much the variance falls at that point.
 
-        From conjugate gradients never above the true one but for rounding, and off by their error squared.
+        From conjugate gradients it is never above the true one, up to rounding, and its error is theirs squared.
         """
         A = self.operator
         _check_cross(A, K_cross, "K")
@@ -175,7 +185,7 @@ def ridge_solve(
     preconditioner: Preconditioner | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> RidgeSolution:
     """Weights α of kernel ridge regression, (K + ridge I) α = targets for targets (n,) or (n, c).
@@ -183,7 +193,7 @@ def ridge_solve(
     A torch matrix is factorised by Cholesky (n³/3 multiplications), which needs one more matrix of its size. Everything
     else that `top_eigenpairs` takes (memory maps, objects with `@`, functions), and a torch matrix with `method="cg"`,
     is solved by conjugate gradients, all targets at once, until every relative residual is at most `tolerance` (1e-10
-    in float64, 1e-5 in float32). It is the true residual, in float64 where the entries of K are at hand.
+    in float64, 1e-5 in float32). It is the true residual, in float64 where the entries of K are known.
 
     With a float32 kernel and float64 targets the weights are float64: the kernel still multiplies in float32, but its
     weights are not rounded, which alone may cost more than the tolerance.
@@ -197,8 +207,8 @@ def ridge_solve(
             positive definite; `nystrom_preconditioner` makes one.
         tolerance: Of conjugate gradients.
         max_steps: Of conjugate gradients, all starts together.
-        dtype: The number type of a function; float64 without.
-        device: The device of a function; the CPU without.
+        dtype: The number type of a function; float64 by default.
+        device: The device of a function; the CPU by default.
 
     Raises:
         InputError: K + ridge I is not positive definite; the text says which rows of K coincide, if two do, and which
@@ -223,7 +233,7 @@ def leave_one_out(
     preconditioner: Preconditioner | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> LeaveOneOut:
     """Errors of kernel ridge regression at points it was not trained on, without training it again.
@@ -253,11 +263,9 @@ def gp_posterior(
         noise_variance: The variance σ², at least 0.
     """
     L, B, half = _factors(K_train, K_cross, targets, noise_variance)
-    if not isinstance(k_test, Tensor) or k_test.shape != K_cross.shape[:1]:
-        raise InputError(
-            f"k_test must be ({K_cross.shape[0]},), the diagonal of the test kernel, got {in_words(k_test)}; "
-            f"for a full covariance use gp_covariance"
-        )
+    require_floating("k_test", k_test)
+    fix = "pass the diagonal of the test kernel, or call gp_covariance for a full covariance"
+    require_shape("k_test", k_test, (K_cross.shape[0],), fix)
     mean = half.mT @ torch.linalg.solve_triangular(L, B, upper=False)
     variance = k_test - half.square().sum(0)
     _check_variance(variance, k_test)
@@ -265,10 +273,12 @@ def gp_posterior(
 
 
 def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise_variance: float) -> Tensor:
-    """The posterior covariance (m, m) of the noise-free function at the test points; see `gp_posterior`."""
+    """The posterior covariance (m, m) of the noise-free function at the test points.
+
+    `gp_covariance(k(x, x), k(new, x), k(new, new), noise_variance=0.1)`; the arguments are those of `gp_posterior`.
+    """
     _, _, half = _factors(K_train, K_cross, K_train[:, :1], noise_variance)
-    if K_test.shape != (K_cross.shape[0],) * 2:
-        raise InputError(f"K_test must be ({K_cross.shape[0]}, {K_cross.shape[0]}), got {tuple(K_test.shape)}")
+    require_shape("K_test", K_test, (K_cross.shape[0],) * 2)
     covariance = K_test - half.mT @ half
     _check_variance(covariance.diagonal(), K_test.diagonal())
     return covariance
@@ -277,7 +287,7 @@ def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise_var
 def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise_variance: float) -> Tensor:
     r"""$\log p(y) = -\tfrac12 y^\top G^{-1} y - \tfrac12 \log\det G - \tfrac n2 \log 2\pi$, one value per target.
 
-    G = K + noise_variance·I (Rasmussen & Williams 2006, Eq. 2.30). The shape is () for targets (n,) and (c,) for (n, c).
+    G = K + noise_variance·I (Rasmussen & Williams 2006, Eq. 2.30). The shape is () for targets (n,), (c,) for (n, c).
     """
     A = as_operator(K, name="K")
     B = _checked_targets(A, targets, wider=False)
@@ -308,23 +318,13 @@ def _check_variance(variance: Tensor, prior: Tensor) -> None:
 
 
 def _system_for(targets: Tensor, K: OperatorLike, **options: Any) -> RidgeSystem:
-    _require_tensor(targets, "targets")
+    require_floating("targets", targets, LABELS)
     return RidgeSystem(K, n=None if hasattr(K, "shape") else len(targets), **options)
-
-
-def _require_tensor(values: Any, name: str) -> None:
-    if not isinstance(values, Tensor) or values.ndim == 0:
-        raise InputError(f"{name} must be a tensor, got {in_words(values)}; convert it with torch.tensor(…)")
-    if not values.is_floating_point():
-        raise InputError(
-            f"{name} must be floating-point numbers, got {in_words(values)}; of class labels pass one column a class, "
-            f"torch.nn.functional.one_hot(labels).double()"
-        )
 
 
 def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wider: bool = True) -> Tensor:
     """The targets as (n, c), on the kernel's device and in its number type (`wider`: or float64), or a refusal."""
-    _require_tensor(targets, name)
+    require_floating(name, targets, LABELS)
     if targets.ndim not in (1, 2) or targets.shape[0] != A.n or targets.numel() == 0:
         raise InputError(f"{name} must be ({A.n},) or ({A.n}, c) like the kernel, got {tuple(targets.shape)}")
     if targets.dtype not in (A.dtype, torch.float64 if wider else A.dtype) or targets.device != A.device:
@@ -332,22 +332,18 @@ def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wid
             f"{name} are {targets.dtype} on {targets.device} and the kernel is {A.dtype} on {A.device}; "
             f"convert them with {name}.to(...)"
         )
-    if not torch.isfinite(targets).all():
-        raise InputError(f"{name} hold NaN or infinite values; leave those rows out")
+    require_finite(name, targets, "leave those rows out")
     return targets.detach().reshape(A.n, -1)
 
 
 def _check_cross(A: Operator, K_cross: Tensor, name: str, *, wider: bool = True) -> None:
-    _require_tensor(K_cross, "K_cross")
-    if K_cross.ndim != 2 or K_cross.shape[1] != A.n:
+    require_floating("K_cross", K_cross)
+    fix = "put test points in rows and training points in columns: is it transposed?"
+    require_shape("K_cross", K_cross, ("m", A.n), fix)
+    require_finite("K_cross", K_cross)
+    if K_cross.dtype not in (A.dtype, torch.float64 if wider else A.dtype) or K_cross.device != A.device:
         raise InputError(
-            f"K_cross must be (m, {A.n}), test points in rows and training points in columns, "
-            f"got {tuple(K_cross.shape)}; is it transposed?"
-        )
-    alike = K_cross.dtype in (A.dtype, torch.float64 if wider else A.dtype) and K_cross.device == A.device
-    if not alike or not torch.isfinite(K_cross).all():
-        raise InputError(
-            f"K_cross must be finite and like {name}, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
+            f"K_cross must be like {name}, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
         )
 
 
@@ -355,13 +351,12 @@ def _some_points(n: int, n_points: int | None, generator: torch.Generator | None
     """All n rows, or some drawn without replacement."""
     if n_points is None or n_points == n:
         return torch.arange(n)
-    if require_whole("n_points", n_points, least=2) > n:
-        raise InputError(f"n_points={n_points} is more than the {n} training points; pass {n} or fewer")
-    if not isinstance(generator, torch.Generator):
+    n_points = require_whole("n_points", n_points, least=2, most=n)
+    if generator is None:
         raise InputError(
-            f"{n_points} of {n} points are drawn at random: pass generator=torch.Generator().manual_seed(0), "
-            f"got {in_words(generator)}"
+            f"{n_points} of {n} points are drawn at random: pass generator=torch.Generator().manual_seed(0)"
         )
+    require_generator(generator)
     return torch.randperm(n, generator=generator, device=generator.device)[:n_points].sort().values
 
 
@@ -398,13 +393,13 @@ def _smallest_eigenvalue(L: Tensor) -> float:
 
 
 def _not_positive(A: Operator, ridge: float, name: str) -> InputError:
-    """What to tell the user: rows that coincide or the smallest eigenvalue, and the ridge that is above rounding."""
+    """The refusal: which rows coincide, or else the smallest eigenvalue, and a ridge that is large enough."""
     pair = _equal_rows(A)
     if pair is not None and A.tensor is not None:
         needed = 2 * entry_rounding(A.tensor, torch.finfo(A.dtype).eps)
         return InputError(
             f"{A.name} + {name}·I is not positive definite with {name}={ridge:g}: rows {pair[0]} and {pair[1]} of "
-            f"{A.name} coincide, as of a sample that is there twice; leave one out or pass {name}="
+            f"{A.name} coincide, as when a sample occurs twice; leave one out or pass {name}="
             f"{_rounded_up(needed):.2g} or more"
         )
     try:

@@ -1,10 +1,11 @@
-"""Subspaces compared: sines of principal angles, and the rotation that lays one set of columns on another."""
+"""Comparison of subspaces: sines of principal angles, and the rotation that lays one set of columns on another."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_finite, require_floating, require_same_shape, require_shape
 from kontrast.errors import InputError
 
 
@@ -15,7 +16,7 @@ def subspace_sines(U: Tensor, V: Tensor) -> Tensor:
     angles, where the cosines, the singular values of $U^\top V$, are 1 to rounding and say nothing. The columns need
     not be orthonormal. Computed in float64, returned in the number type of U.
     """
-    _require_same_shape(U, V, "U", "V")
+    _require_columns(U=U, V=V)
     u, v = _orthonormalized(U, "U"), _orthonormalized(V, "V")
     # Either span's distance from the other gives the same sines; rounding can carry a right angle's above 1.
     sines: Tensor = torch.linalg.svdvals(v - u @ (u.mT @ v))
@@ -29,7 +30,7 @@ def best_rotation(A: Tensor, B: Tensor) -> Tensor:
     those of `B`. O = P Q^T for the singular value decomposition A^T B = P Σ Q^T (Schönemann 1966); reflections are
     allowed, and where A^T B is singular O is one of many.
     """
-    _require_same_shape(A, B, "A", "B")
+    _require_columns(A=A, B=B)
     P, _, Qh = torch.linalg.svd(_scaled(A, "A").mT @ _scaled(B, "B"))
     return torch.matmul(P, Qh).to(A.dtype)
 
@@ -53,19 +54,17 @@ def _orthonormalized(matrix: Tensor, name: str) -> Tensor:
 
 def _scaled(matrix: Tensor, name: str) -> Tensor:
     """The matrix in float64 over its largest entry, which changes neither span nor best rotation."""
-    if not torch.isfinite(matrix).all():
-        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+    require_finite(name, matrix)
     doubled = matrix.detach().double()
     size = doubled.abs().max()
     return doubled / size if float(size) > 0 else doubled
 
 
-def _require_same_shape(a: Tensor, b: Tensor, name_a: str, name_b: str) -> None:
-    if a.ndim != 2 or a.shape != b.shape or not 1 <= a.shape[1] <= a.shape[0]:
-        raise InputError(
-            f"{name_a} and {name_b} must be matrices of one shape (n, k) with n >= k >= 1, got {tuple(a.shape)} and "
-            f"{tuple(b.shape)}; compare as many columns with as many"
-        )
-    for matrix, name in ((a, name_a), (b, name_b)):
-        if not matrix.is_floating_point():
-            raise InputError(f"{name} must be real floating-point numbers, got {matrix.dtype}; use {name}.double()")
+def _require_columns(**matrices: Tensor) -> None:
+    """Refuse named matrices that are not floating-point, of one shape (n, k), with n ≥ k ≥ 1."""
+    for name, matrix in matrices.items():
+        require_floating(name, matrix, f"use {name}.double()")
+        require_shape(name, matrix, ("n", "k"))
+        if matrix.shape[0] < matrix.shape[1]:
+            raise InputError(f"{name} must have at least as many rows as columns, got {tuple(matrix.shape)}")
+    require_same_shape("compare as many columns with as many", **matrices)

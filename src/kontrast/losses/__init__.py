@@ -1,7 +1,9 @@
-"""Losses on embeddings: paper A's as similarity × link, paper B's, the named ones; and paper C's weights of pairs."""
+"""Losses on embeddings: paper A's as similarity × link, paper B's, the named ones of self-supervised learning."""
 
 from kontrast.losses._checks import require_rows
 from kontrast.losses.general import (
+    LINKS,
+    SIMILARITIES,
     ContrastiveLoss,
     Cosine,
     Dot,
@@ -15,16 +17,8 @@ from kontrast.losses.general import (
     link_from,
     similarity_from,
 )
+from kontrast.losses.module import LossModule
 from kontrast.losses.named import (
-    BarlowTwinsLoss,
-    InfoNCELoss,
-    MoCoLoss,
-    NonContrastiveLoss,
-    NTXentLoss,
-    SpectralContrastiveLoss,
-    SupConLoss,
-    TripletLoss,
-    VICRegLoss,
     barlow_twins,
     info_nce,
     moco,
@@ -38,25 +32,19 @@ from kontrast.losses.named import (
 from kontrast.losses.value import LazyTerms, LossValue
 
 __all__ = [
-    "BarlowTwinsLoss",
+    "LINKS",
+    "SIMILARITIES",
     "ContrastiveLoss",
     "Cosine",
     "Dot",
-    "InfoNCELoss",
     "LazyTerms",
     "Linear",
     "Link",
     "LogSoftmax",
+    "LossModule",
     "LossValue",
-    "MoCoLoss",
-    "NTXentLoss",
-    "NonContrastiveLoss",
     "Similarity",
     "Softmax",
-    "SpectralContrastiveLoss",
-    "SupConLoss",
-    "TripletLoss",
-    "VICRegLoss",
     "alignment_loss",
     "barlow_twins",
     "contrastive_trace_loss",

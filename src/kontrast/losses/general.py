@@ -1,13 +1,16 @@
 r"""The general contrastive loss of paper A, a similarity of embeddings under a link, and the two losses of paper B.
 
 Paper A, eq. (1): $L = \frac1N \sum_n l(\{s(x_n, x_{n,q})\}_q)$. A *similarity* is $s$, a *link* is $l$; each
-combination is one loss.
+combination is one loss. To add a similarity, write its class and give it a line in `SIMILARITIES`, from which the study
+reads its choices.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,61 +20,42 @@ from kontrast.checks import require_choice, require_positive
 from kontrast.losses._checks import require_pairs
 from kontrast.losses.value import LazyTerms, LossValue
 
-__all__ = [
-    "ContrastiveLoss",
-    "Cosine",
-    "Dot",
-    "Linear",
-    "Link",
-    "LogSoftmax",
-    "Similarity",
-    "Softmax",
-    "alignment_loss",
-    "contrastive_trace_loss",
-    "link_from",
-    "similarity_from",
-]
 
-
-class Similarity(Protocol):
+class Similarity(ABC):
     """A similarity that is a dot product after one map of each embedding, so that each is mapped only once."""
 
+    @abstractmethod
     def embed(self, f: Tensor) -> Tensor:
         """The vectors (..., z) whose dot products are the similarities."""
-        ...
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities of vectors along the last dimension; the others broadcast."""
-        ...
+        return _dot(self.embed(a), self.embed(b))
 
 
-class Link(Protocol):
-    """How the similarities of one anchor become its loss."""
+class Link(ABC):
+    """The loss of one anchor as a function of its similarities."""
 
+    @abstractmethod
     def per_anchor(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> LossValue:
         """Losses (n,) and their terms (n,) from similarities (n, P) and (n, Q) and weights (n, Q)."""
-        ...
 
     def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
         """The losses (n,) alone."""
-        ...
+        return self.per_anchor(s_pos, s_neg, negative_weight).total
 
 
 @dataclass(frozen=True)
-class Dot:
+class Dot(Similarity):
     r"""Dot product $s(x, \tilde x) = f(x)^\top f(\tilde x)$ (paper A, Sec. 2.1)."""
 
     def embed(self, f: Tensor) -> Tensor:
         """The embedding itself."""
         return f
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        """Similarities along the last dimension; the others broadcast."""
-        return _dot(a, b)
-
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Similarity):
     r"""Cosine similarity $s = f(x)^\top f(\tilde x) / ((\|f(x)\| + δ)(\|f(\tilde x)\| + δ))$ (paper A, Sec. 2.1).
 
     With δ > 0 (Assumption 1) it is defined at f = 0, where its gradient is $f(\tilde x)/(δ(\|f(\tilde x)\| + δ))$;
@@ -93,13 +77,9 @@ class Cosine:
         norm = ((f * f).sum(-1, keepdim=True) + t_squared).sqrt()
         return f * (norm + self.delta).reciprocal()  # a third of the backward time of f.square() and a division
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        """Similarities along the last dimension; the others broadcast."""
-        return _dot(self.embed(a), self.embed(b))
-
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Link):
     r"""$l = \sum_q w_q s_q^- - \sum_p s_p^+$ (paper A, eq. (6)): sums over pairs, as printed, not means.
 
     Terms: `positive` and `negative`.
@@ -111,13 +91,9 @@ class Linear:
         repulsion = (s_neg if negative_weight is None else negative_weight * s_neg).sum(-1)
         return LossValue(repulsion - attraction, LazyTerms(lambda: {"positive": -attraction, "negative": repulsion}))
 
-    def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
-        """Losses of shape (n,)."""
-        return self.per_anchor(s_pos, s_neg, negative_weight).total
-
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Link):
     r"""$l = -\sum_p e^{s_p/τ} / (e^{s_p/τ} + \sum_q w_q e^{s_q/τ})$ (paper A, Sec. 2.1), between −P and 0.
 
     Each positive meets all negatives but not the other positives. Weights must not be negative. Without negatives the
@@ -135,13 +111,9 @@ class Softmax:
         ratio = -log_odds.sigmoid().sum(-1)
         return LossValue(ratio, {"ratio": ratio})
 
-    def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
-        """Losses of shape (n,)."""
-        return self.per_anchor(s_pos, s_neg, negative_weight).total
-
 
 @dataclass(frozen=True)
-class LogSoftmax:
+class LogSoftmax(Link):
     r"""$l = -\sum_p \log( e^{s_p/τ} / (e^{s_p/τ} + \sum_q w_q e^{s_q/τ}) )$ (paper A, Sec. 2.1; InfoNCE for P = 1).
 
     Each positive meets all negatives but not the other positives. Weights must not be negative. Without negatives the
@@ -163,17 +135,13 @@ class LogSoftmax:
         total = F.softplus(x, threshold=40.0).sum(-1)
         return LossValue(total, LazyTerms(lambda: {"alignment": -logits.sum(-1), "uniformity": total + logits.sum(-1)}))
 
-    def __call__(self, s_pos: Tensor, s_neg: Tensor, negative_weight: Tensor | None = None) -> Tensor:
-        """Losses of shape (n,)."""
-        return self.per_anchor(s_pos, s_neg, negative_weight).total
-
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
     r"""Paper A, eq. (1): the mean over anchors of `link` applied to the `similarity` of each anchor with its pairs.
 
     `ContrastiveLoss(Cosine(), Linear())` is the loss of the paper's experiments on a constant NTK. The terms are those
-    of the link.
+    of the link, and `ContrastiveLoss(…)(…).total` is the scalar to train on.
     """
 
     similarity: Similarity
@@ -198,24 +166,52 @@ class ContrastiveLoss:
     def of_embedded(
         self, anchor: Tensor, positives: Tensor, negatives: Tensor, negative_weight: Tensor | None = None
     ) -> LossValue:
-        """The loss of vectors that `similarity.embed` has mapped already, say once for each point of a pool."""
+        """The loss of vectors that `similarity.embed` has mapped already, as for the points of a pool."""
         require_pairs(anchor, positives, negatives, negative_weight)
         s_pos, s_neg = _pair_dot(anchor, positives), _pair_dot(anchor, negatives)
         return self.link.per_anchor(s_pos, s_neg, negative_weight).mean()
 
 
-def similarity_from(name: str, *, delta: float = 0.01) -> Dot | Cosine:
-    """The similarity called `name`: "dot" or "cosine"; `delta` is used by cosine alone."""
-    require_choice("similarity", name, ("dot", "cosine"))
-    return Dot() if name == "dot" else Cosine(delta)
+@dataclass(frozen=True)
+class SimilarityEntry:
+    """A similarity's line in `SIMILARITIES`."""
+
+    make: type[Similarity]  # its fields are its options
+    words: str  # as in "trained with …"
+    learning_rate: Callable[[float], float]  # the study's, of the mean ‖x‖² of the samples, unless another is given
 
 
-def link_from(name: str, *, temperature: float = 1.0) -> Linear | Softmax | LogSoftmax:
-    """The link called `name`: "linear", "softmax" or "log_softmax"; `temperature` is not used by linear."""
-    require_choice("link", name, ("linear", "softmax", "log_softmax"))
-    if name == "linear":
-        return Linear()
-    return Softmax(temperature) if name == "softmax" else LogSoftmax(temperature)
+SIMILARITIES: Mapping[str, SimilarityEntry] = {
+    # At 0.01 outputs barely move, at 1 they converge (claim A.fig1).
+    "cosine": SimilarityEntry(Cosine, "cosine similarity", lambda scale: 0.1),
+    # The samples' scale sets the time scale of the dot product: it diverges within tens of steps.
+    "dot": SimilarityEntry(Dot, "dot-product similarity", lambda scale: float(f"{0.25 / scale:.3g}")),
+}
+
+LINKS: Mapping[str, type[Link]] = {"linear": Linear, "softmax": Softmax, "log_softmax": LogSoftmax}
+
+
+def similarity_from(name: str, **options: float) -> Similarity:
+    """The similarity called `name` in `SIMILARITIES`; of the options, such as `delta`, it takes those it has."""
+    made: Similarity = _made("similarity", name, {known: entry.make for known, entry in SIMILARITIES.items()}, options)
+    return made
+
+
+def link_from(name: str, **options: float) -> Link:
+    """The link called `name` in `LINKS`; of the options, such as `temperature`, it takes those it has."""
+    made: Link = _made("link", name, LINKS, options)
+    return made
+
+
+def _made(what: str, name: str, classes: Mapping[str, Any], options: Mapping[str, float]) -> Any:
+    """The class called `name` with those of the options that are its fields; refuses one that no class has."""
+    require_choice(what, name, classes)
+    known = {field.name: None for kind in classes.values() for field in fields(kind)}
+    for option in options:
+        require_choice(f"an option of a {what}", option, known)
+    return classes[name](
+        **{field.name: options[field.name] for field in fields(classes[name]) if field.name in options}
+    )
 
 
 def contrastive_trace_loss(anchor: Tensor, positives: Tensor, negatives: Tensor) -> LossValue:

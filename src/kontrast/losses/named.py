@@ -1,46 +1,47 @@
-"""Named losses of self-supervised learning: pure functions, and a frozen class beside each that keeps its options.
+"""Named losses of self-supervised learning, as pure functions; `LossModule` makes an `nn.Module` of any of them.
 
-Conventions differ between libraries, so each docstring states its own: what is normalised, which pairs are negatives,
-which entries are averaged. Wherever embeddings are normalised, a zero embedding counts as the zero vector and has a
-finite gradient.
+Each returns a `LossValue`: `total` is the scalar to train on, `terms` are its named parts. Conventions differ between
+libraries, so each docstring states its own: what is normalised, which pairs are negatives, which entries are averaged.
+Wherever embeddings are normalised, a zero embedding counts as the zero vector and has a finite gradient.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_choice, require_not_negative, require_positive
-from kontrast.losses._checks import require_labeled_views, require_queue, require_rows
+from kontrast.checks import (
+    require_choice,
+    require_floating,
+    require_not_negative,
+    require_positive,
+    require_shape,
+    require_type,
+)
+from kontrast.errors import InputError
+from kontrast.losses._checks import require_rows
 from kontrast.losses.general import LogSoftmax
 from kontrast.losses.value import LossValue
 
-__all__ = [
-    "BarlowTwinsLoss",
-    "InfoNCELoss",
-    "MoCoLoss",
-    "NTXentLoss",
-    "NonContrastiveLoss",
-    "SpectralContrastiveLoss",
-    "SupConLoss",
-    "TripletLoss",
-    "VICRegLoss",
-    "barlow_twins",
-    "info_nce",
-    "moco",
-    "non_contrastive",
-    "nt_xent",
-    "spectral_contrastive",
-    "supcon",
-    "triplet",
-    "vicreg",
-]
+# Options of one name obey one rule in every loss; those that stand in none of these are yes or no.
+POSITIVE = ("temperature", "gamma", "epsilon")
+NOT_NEGATIVE = ("margin", "invariance", "variance", "covariance", "redundancy")
+CHOICES = {"negatives": ("both", "cross", "intra"), "distance": ("euclidean", "squared", "cosine")}
 
-NEGATIVES = ("both", "cross", "intra")
-DISTANCES = ("euclidean", "squared", "cosine")
+
+def check_options(**options: Any) -> None:
+    """Refuse a value that a named loss does not take for its option of this name."""
+    for name, value in options.items():
+        if name in CHOICES:
+            require_choice(name, value, CHOICES[name])
+        elif name in POSITIVE:
+            require_positive(**{name: value})
+        elif name in NOT_NEGATIVE:
+            require_not_negative(**{name: value})
+        else:
+            require_type(name, value, bool, "pass True or False")
 
 
 def info_nce(
@@ -58,24 +59,14 @@ def info_nce(
         symmetric: Average with the loss in which key and query change places.
         normalize: Divide each row by its norm (cosine similarity); False takes plain dot products.
 
-    Terms: `alignment` (mean of −s⁺/τ), `uniformity` (mean log of the denominator).
+    Returns:
+        A `LossValue`: `info_nce(query, key).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
+        `uniformity` (mean log of the denominator).
     """
     require_rows(2, query=query, key=key)
+    check_options(temperature=temperature, symmetric=symmetric, normalize=normalize)
     a, b = (_unit(query), _unit(key)) if normalize else (query, key)
     return _in_batch(a, b, temperature, negatives="cross", symmetric=symmetric)
-
-
-@dataclass(frozen=True)
-class InfoNCELoss:
-    """`info_nce` with its options."""
-
-    temperature: float = 0.1
-    symmetric: bool = False
-    normalize: bool = True
-
-    def __call__(self, query: Tensor, key: Tensor) -> LossValue:
-        """`info_nce(query, key)` under these options."""
-        return info_nce(query, key, **vars(self))
 
 
 def nt_xent(
@@ -89,7 +80,7 @@ def nt_xent(
     """NT-Xent, the loss of SimCLR (Chen et al. 2020, eq. (1)), on cosine similarities.
 
     The positive of a row is always its twin in the other view, and it stands in the denominator. The defaults are
-    SimCLR's and equal `NTXentLoss` of pytorch-metric-learning on both views concatenated.
+    SimCLR's and equal the `NTXentLoss` of pytorch-metric-learning on both views concatenated.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2; normalised here.
@@ -99,24 +90,13 @@ def nt_xent(
             "intra": in the view of the anchor (n − 1).
         symmetric: True: mean over the anchors of both views. False: anchors from `view_a` alone.
 
-    Terms: `alignment` (mean of −s⁺/τ), `uniformity` (mean log of the denominator).
+    Returns:
+        A `LossValue`: `nt_xent(view_a, view_b).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
+        `uniformity` (mean log of the denominator).
     """
     require_rows(2, view_a=view_a, view_b=view_b)
-    require_choice("negatives", negatives, NEGATIVES)
+    check_options(temperature=temperature, negatives=negatives, symmetric=symmetric)
     return _in_batch(_unit(view_a), _unit(view_b), temperature, negatives=negatives, symmetric=symmetric)
-
-
-@dataclass(frozen=True)
-class NTXentLoss:
-    """`nt_xent` with its options."""
-
-    temperature: float = 0.5
-    negatives: Literal["both", "cross", "intra"] = "both"
-    symmetric: bool = True
-
-    def __call__(self, view_a: Tensor, view_b: Tensor) -> LossValue:
-        """`nt_xent(view_a, view_b)` under these options."""
-        return nt_xent(view_a, view_b, **vars(self))
 
 
 def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07) -> LossValue:
@@ -124,7 +104,7 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07
 
     $\frac1n \sum_i -\log \big(e^{q_i^\top k_i/τ} / (e^{q_i^\top k_i/τ} + \sum_j e^{q_i^\top c_j/τ})\big)$ with $c_j$
     the queue; other keys of the batch are no negatives. `key` and `queue` are detached: only `query` has a gradient.
-    Filling the queue and moving the key encoder are the caller's.
+    The caller fills the queue and moves the key encoder.
 
     Args:
         query: Embeddings (n, z); normalised here, like the others.
@@ -132,24 +112,17 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07
         queue: Stored keys (K, z), K ≥ 1.
         temperature: τ > 0.
 
-    Terms: `alignment` (mean of −s⁺/τ), `uniformity` (mean log of the denominator).
+    Returns:
+        A `LossValue`: `moco(query, key, queue).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
+        `uniformity` (mean log of the denominator).
     """
     require_rows(query=query, key=key)
-    require_queue(query, queue)
+    require_floating("queue", queue, "use queue.float()")
+    require_shape("queue", queue, ("K", query.shape[1]), "pass one stored key per row")
+    check_options(temperature=temperature)
     q, k, c = _unit(query), _unit(key.detach()), _unit(queue.detach())
     s_pos = (q * k).sum(-1, keepdim=True)
     return LogSoftmax(temperature).per_anchor(s_pos, q @ c.T).mean()
-
-
-@dataclass(frozen=True)
-class MoCoLoss:
-    """`moco` with its options."""
-
-    temperature: float = 0.07
-
-    def __call__(self, query: Tensor, key: Tensor, queue: Tensor) -> LossValue:
-        """`moco(query, key, queue)` under these options."""
-        return moco(query, key, queue, **vars(self))
 
 
 def triplet(
@@ -172,11 +145,11 @@ def triplet(
         margin: At least 0.
         distance: "euclidean" ‖a − b‖, "squared" ‖a − b‖² or "cosine" 1 − cos(a, b).
 
-    Term: `hinge`, the loss itself.
+    Returns:
+        A `LossValue`: `triplet(anchor, positive, negative).total.backward()` trains. Term: `hinge`, the loss itself.
     """
     require_rows(anchor=anchor, positive=positive, negative=negative)
-    require_not_negative(margin=margin)
-    require_choice("distance", distance, DISTANCES)
+    check_options(margin=margin, distance=distance)
     if distance == "cosine":
         a = _unit(anchor)
         gap = (a * (_unit(negative) - _unit(positive))).sum(-1)
@@ -186,18 +159,6 @@ def triplet(
         gap = _norm(anchor - positive) - _norm(anchor - negative)
     hinge = (gap + margin).relu().mean()
     return LossValue(hinge, {"hinge": hinge})
-
-
-@dataclass(frozen=True)
-class TripletLoss:
-    """`triplet` with its options."""
-
-    margin: float = 0.2
-    distance: Literal["euclidean", "squared", "cosine"] = "euclidean"
-
-    def __call__(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> LossValue:
-        """`triplet(anchor, positive, negative)` under these options."""
-        return triplet(anchor, positive, negative, **vars(self))
 
 
 def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
@@ -211,7 +172,8 @@ def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
         view_a: Embeddings (n, z), n ≥ 2.
         view_b: The other view of the same samples (n, z).
 
-    Terms: `attraction`, `repulsion`.
+    Returns:
+        A `LossValue`: `spectral_contrastive(view_a, view_b).total.backward()` trains. Terms: `attraction`, `repulsion`.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     attraction = -2 * (view_a * view_b).sum(-1).mean()
@@ -219,33 +181,30 @@ def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
     return LossValue(attraction + repulsion, {"attraction": attraction, "repulsion": repulsion})
 
 
-@dataclass(frozen=True)
-class SpectralContrastiveLoss:
-    """`spectral_contrastive` as an object; it has no options."""
-
-    def __call__(self, view_a: Tensor, view_b: Tensor) -> LossValue:
-        """`spectral_contrastive(view_a, view_b)`."""
-        return spectral_contrastive(view_a, view_b)
-
-
 def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> LossValue:
     r"""Supervised contrastive loss, variant "out" (Khosla et al. 2020, eq. (2)), on cosine similarities.
 
     Over all rows i (each view of each sample), with P(i) the other rows of the same label:
     $\mathrm{mean}_i \frac{1}{|P(i)|} \sum_{p \in P(i)} -\log \big(e^{s_{ip}/τ} / \sum_{a \neq i} e^{s_{ia}/τ}\big)$.
-    Rows without a positive are left out of the mean (the loss is 0 when there is none at all), as in `SupConLoss` of
-    pytorch-metric-learning. With distinct labels and v = 2 it is `nt_xent`.
+    Rows without a positive are left out of the mean (the loss is 0 when there is none at all), as in the loss of this
+    name in pytorch-metric-learning. With distinct labels and v = 2 it is `nt_xent`.
 
     Args:
         features: Embeddings (n, v, z) of v views, n · v ≥ 2; normalised here.
         labels: Shape (n,).
         temperature: τ > 0.
 
-    Terms: `alignment` (mean of −s/τ over positives), `uniformity` (mean log of the denominator).
+    Returns:
+        A `LossValue`: `supcon(features, labels).total.backward()` trains. Terms: `alignment` (mean of −s/τ over
+        positives) and `uniformity` (mean log of the denominator).
     """
-    require_labeled_views(features, labels)
-    require_positive(temperature=temperature)
+    require_floating("features", features, "use features.float()")
+    require_shape("features", features, ("n", "v", "z"), "use features.unsqueeze(1) for one view")
     n, v, z = features.shape
+    require_shape("labels", labels, (n,), "pass one label per sample")
+    if n * v < 2:
+        raise InputError(f"supcon needs at least 2 rows (n · v), got shape {(n, v, z)}; use a larger batch")
+    check_options(temperature=temperature)
     rows = _unit(features.reshape(n * v, z))
     row_labels = labels.repeat_interleave(v)
     logits = _off_diagonal(rows @ rows.T) / temperature  # (nv, nv − 1)
@@ -256,17 +215,6 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
     total = -(weight * logits.log_softmax(-1)).sum()
     alignment = -(weight * logits).sum()
     return LossValue(total, {"alignment": alignment, "uniformity": total - alignment})
-
-
-@dataclass(frozen=True)
-class SupConLoss:
-    """`supcon` with its options."""
-
-    temperature: float = 0.1
-
-    def __call__(self, features: Tensor, labels: Tensor) -> LossValue:
-        """`supcon(features, labels)` under these options."""
-        return supcon(features, labels, **vars(self))
 
 
 def vicreg(
@@ -297,11 +245,12 @@ def vicreg(
         gamma: Target standard deviation γ > 0.
         epsilon: ε > 0.
 
-    Terms: `invariance`, `variance`, `covariance`, weights applied.
+    Returns:
+        A `LossValue`: `vicreg(view_a, view_b).total.backward()` trains. Terms: `invariance`, `variance` and
+        `covariance`, weights applied.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
-    require_not_negative(invariance=invariance, variance=variance, covariance=covariance)
-    require_positive(gamma=gamma, epsilon=epsilon)
+    check_options(invariance=invariance, variance=variance, covariance=covariance, gamma=gamma, epsilon=epsilon)
     n, z = view_a.shape
     spread, redundancy = [], []
     for view in (view_a, view_b):
@@ -314,21 +263,6 @@ def vicreg(
         variance=variance * (spread[0] + spread[1]) / 2,
         covariance=covariance * (redundancy[0] + redundancy[1]),
     )
-
-
-@dataclass(frozen=True)
-class VICRegLoss:
-    """`vicreg` with its options."""
-
-    invariance: float = 25.0
-    variance: float = 25.0
-    covariance: float = 1.0
-    gamma: float = 1.0
-    epsilon: float = 1e-4
-
-    def __call__(self, view_a: Tensor, view_b: Tensor) -> LossValue:
-        """`vicreg(view_a, view_b)` under these options."""
-        return vicreg(view_a, view_b, **vars(self))
 
 
 def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, epsilon: float = 1e-5) -> LossValue:
@@ -344,29 +278,18 @@ def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, e
         redundancy: λ ≥ 0.
         epsilon: ε > 0.
 
-    Terms: `diagonal`, `off_diagonal`, weights applied.
+    Returns:
+        A `LossValue`: `barlow_twins(view_a, view_b).total.backward()` trains. Terms: `diagonal` and `off_diagonal`,
+        weights applied.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
-    require_not_negative(redundancy=redundancy)
-    require_positive(epsilon=epsilon)
+    check_options(redundancy=redundancy, epsilon=epsilon)
     a, b = ((view - view.mean(0)) / (view.var(0, correction=0) + epsilon).sqrt() for view in (view_a, view_b))
     C = a.T @ b / view_a.shape[0]
     return _sum_of(
         diagonal=(1 - C.diagonal()).square().sum(),
         off_diagonal=redundancy * _off_diagonal(C).square().sum(),
     )
-
-
-@dataclass(frozen=True)
-class BarlowTwinsLoss:
-    """`barlow_twins` with its options."""
-
-    redundancy: float = 0.005
-    epsilon: float = 1e-5
-
-    def __call__(self, view_a: Tensor, view_b: Tensor) -> LossValue:
-        """`barlow_twins(view_a, view_b)` under these options."""
-        return barlow_twins(view_a, view_b, **vars(self))
 
 
 def non_contrastive(prediction: Tensor, target: Tensor) -> LossValue:
@@ -379,20 +302,17 @@ def non_contrastive(prediction: Tensor, target: Tensor) -> LossValue:
         prediction: Embeddings (n, z) after the predictor; normalised here, like the target.
         target: Shape (n, z).
 
-    Term: `alignment`, the loss itself.
+    Returns:
+        A `LossValue`: `non_contrastive(prediction, target).total.backward()` trains. Term: `alignment`, the loss.
     """
     require_rows(prediction=prediction, target=target)
     alignment = -(_unit(prediction) * _unit(target.detach())).sum(-1).mean()
     return LossValue(alignment, {"alignment": alignment})
 
 
-@dataclass(frozen=True)
-class NonContrastiveLoss:
-    """`non_contrastive` as an object; it has no options."""
-
-    def __call__(self, prediction: Tensor, target: Tensor) -> LossValue:
-        """`non_contrastive(prediction, target)`."""
-        return non_contrastive(prediction, target)
+NAMED_LOSSES = (
+    info_nce, nt_xent, moco, triplet, spectral_contrastive, supcon, vicreg, barlow_twins, non_contrastive
+)  # fmt: skip
 
 
 def _in_batch(a: Tensor, b: Tensor, temperature: float, *, negatives: str, symmetric: bool) -> LossValue:

@@ -1,3 +1,5 @@
+"""The value of a loss: the total to train on, and the named parts it is the sum of."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -5,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
-
-__all__ = ["LazyTerms", "LossValue"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class LossValue:
 
 
 class LazyTerms(Mapping[str, Tensor]):
-    """Terms that are computed when somebody looks: a training loop, which does not, pays nothing for them."""
+    """Terms that are computed when they are first read: a training loop, which never reads them, pays nothing."""
 
     def __init__(self, compute: Callable[[], dict[str, Tensor]]) -> None:
         self._compute = compute

@@ -1,7 +1,7 @@
-"""Networks: the papers' MLP, activations, any module as a pure function, its linearisation and curvature; features."""
+"""Networks: the papers' MLP, activations, frozen features; any module as a pure function, linearised, its curvature."""
 
 from kontrast.nets.activations import ACTIVATIONS, Activation, Pointwise, activation_from, leaky_relu
-from kontrast.nets.curvature import HessianNorms, hessian_norm, hessian_vector_product, two_layer_hessian_norm
+from kontrast.nets.curvature import hessian_norm, two_layer_hessian_norm
 from kontrast.nets.feature_maps import (
     EncoderFeatures,
     FeatureMap,
@@ -23,7 +23,6 @@ __all__ = [
     "EncoderFeatures",
     "FeatureMap",
     "FourierFeatures",
-    "HessianNorms",
     "Linearized",
     "NetworkFeatures",
     "Parameters",
@@ -34,7 +33,6 @@ __all__ = [
     "activation_from",
     "check_shape",
     "hessian_norm",
-    "hessian_vector_product",
     "hidden_activations",
     "leaky_relu",
     "median_distance",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kontrast.checks import in_words, require_between, require_choice
 from kontrast.errors import InputError
 
 Pointwise = Callable[[Tensor], Tensor]
@@ -44,7 +45,7 @@ class Activation:
 
     @property
     def is_named(self) -> bool:
-        """Whether `activation_from` makes this very one of its name alone."""
+        """Whether `activation_from(name)` gives this very object."""
         known = self.name in ACTIVATIONS or self.name.startswith("leaky_relu:")
         return known and activation_from(self.name) is self
 
@@ -75,8 +76,7 @@ def _tanh_second(a: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=64)  # the same slope, the same object
 def leaky_relu(slope: float = 0.01) -> Activation:
     """max(a, slope·a) for a slope in [0, 1]; 0 is ReLU, 1 is linear."""
-    if not 0 <= slope <= 1:
-        raise InputError(f"leaky_relu needs a slope between 0 and 1, got {slope}")
+    require_between("slope", slope, 0, 1)
     return Activation(
         name="leaky_relu" if slope == 0.01 else f"leaky_relu:{slope!r}",
         value=lambda a: F.leaky_relu(a, slope),
@@ -152,15 +152,14 @@ def _checked(function: Pointwise, name: str) -> Pointwise:
             f"activation {name} fails on a float64 tensor: {str(error).splitlines()[0]}; {wanted}"
         ) from error
     if not isinstance(found, Tensor) or found.shape != probe.shape or found.dtype != probe.dtype:
-        given = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"activation {name} makes {given} of float64 of shape (3,); {wanted}")
+        raise InputError(f"activation {name} turns torch.float64 (3,) into {in_words(found)}; {wanted}")
     return value
 
 
 def activation_from(activation: str | Activation | Pointwise) -> Activation:
     """An activation by name ("relu", "leaky_relu:0.2", …), as it is, or from any pointwise function of a tensor.
 
-    A function's derivatives come from autograd, and it is not taken to be smooth: nobody has said so.
+    A function's derivatives come from autograd; it counts as not smooth, since nothing says that it is.
     """
     if isinstance(activation, Activation):
         return activation
@@ -181,6 +180,5 @@ def activation_from(activation: str | Activation | Pointwise) -> Activation:
             raise InputError(
                 f"activation {activation!r} needs a slope between 0 and 1, as in 'leaky_relu:0.2'"
             ) from None
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    require_choice("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]

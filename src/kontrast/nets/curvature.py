@@ -1,14 +1,22 @@
-"""Second derivatives of a network's outputs in its parameters: products with the Hessian, and its norm."""
+"""The norm of the second derivative of a network's outputs in its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
+from kontrast.checks import (
+    require_finite,
+    require_floating,
+    require_matrix,
+    require_type,
+    require_whole,
+    resolve_generator,
+)
 from kontrast.errors import InputError
 from kontrast.linalg import spectral_norm
 from kontrast.memory import rows_that_fit
@@ -22,36 +30,6 @@ class HessianNorms:
 
     norms: Tensor  # (n, c); (n, 1) where one output was asked for
     residuals: Tensor  # the same shape
-
-
-def hessian_vector_product(
-    function: nn.Module | PureFunction,
-    parameters: Mapping[str, Tensor],
-    x: Tensor,
-    vector: Mapping[str, Tensor],
-    *,
-    output: int | None = None,
-) -> Parameters:
-    r"""$\nabla^2_\theta\, g(\theta)\, v$ for $g = \sum_n f_z(x_n; \theta)$, z = `output`, or the sum of all outputs.
-
-    One sample in `x` gives the Hessian of f_z(x). Forward mode over reverse mode: about the cost of two gradients and
-    the memory of one; reverse over reverse where a layer has no forward derivative.
-
-    Args:
-        function: A module or a pure function f(parameters, x) → (n, c).
-        parameters: Where the Hessian is taken, by name; `parameters_of(module)` for a module's own.
-        x: (n, …).
-        vector: v, by the same names and in the same shapes.
-        output: Which output z; the sum over outputs without.
-    """
-    _check_vector(parameters, vector)
-    f = _evaluated(function)
-
-    def gradient(p: Parameters) -> Parameters:
-        slopes: Parameters = grad(lambda q: _selected(f(q, x), output).sum())(p)
-        return slopes
-
-    return _along(gradient, dict(parameters), {name: vector[name] for name in parameters})
 
 
 def hessian_norm(
@@ -76,16 +54,16 @@ def hessian_norm(
         x: (n, …).
         output: One output instead of all; the result is then (n, 1).
         tolerance: Of the eigenpair's residual, relative to the norm; 1e-10 in float64, 1e-5 in float32.
-        generator: Draws the start blocks; seed 0 without.
+        generator: Draws the start blocks; seed 0 by default.
 
     Raises:
         ConvergenceError: A residual stayed above the tolerance.
     """
-    if not isinstance(module, nn.Module):
-        raise InputError(f"module must be an nn.Module, got {type(module).__name__}")
+    require_type("module", module, nn.Module)
     _require_deterministic(module)
-    _require_finite(x)
-    f, parameters = _evaluated(module), parameters_of(module)
+    require_floating("x", x)
+    require_finite("x", x, "leave those rows out")
+    f, parameters = pure_function(module), parameters_of(module)
     try:
         with torch.no_grad():
             outputs = f(parameters, x)
@@ -94,9 +72,11 @@ def hessian_norm(
             f"{type(module).__name__} cannot be evaluated on x, {tuple(x.shape)} of {x.dtype}: "
             f"{str(error).splitlines()[0]}; give rows that it takes"
         ) from error
-    n_outputs = _selected(outputs, output).shape[1]
-    which = range(n_outputs) if output is None else [output]
-    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    if outputs.ndim != 2 or 0 in outputs.shape:
+        raise InputError(f"the network must map x to outputs (n, c), not empty, got {tuple(outputs.shape)}")
+    last = outputs.shape[1] - 1
+    which = range(last + 1) if output is None else [require_whole("output", output, least=0, most=last)]
+    generator = resolve_generator(generator)
     flat = torch.cat([p.flatten() for p in parameters.values()])
     found = [
         spectral_norm(
@@ -130,18 +110,17 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
     Args:
         net: An `MLP` with `depth=1`.
         x: (n, d_in); images are flattened.
-        memory: Bytes that intermediate results may take; half of what is free without.
+        memory: Bytes that intermediate results may take; by default half of what is free.
     """
     if not isinstance(net, MLP) or net.depth != 1:
         raise InputError(
             f"the exact Hessian norm is known for an MLP with depth=1, got "
             f"{f'depth={net.depth}' if isinstance(net, MLP) else type(net).__name__}; use hessian_norm"
         )
-    _require_finite(x)
-    if x.ndim < 2 or len(x) == 0 or x.flatten(1).shape[1] != net.d_in:
-        raise InputError(f"x must be (n, {net.d_in}) with n >= 1, got {tuple(x.shape)}")
+    require_floating("x", x)
     (V,), W = net.layers()
-    x = x.flatten(1).to(W)
+    x = (x.flatten(1) if x.ndim > 2 else x).to(W)
+    require_matrix("x", x, ("n", net.d_in))
     rows = rows_that_fit(8 * net.width * W.element_size(), len(x), memory=memory, device=W.device, what="hidden units")
     return net.scales[-1] * torch.cat([_largest_blocks(net, V, W, part) for part in torch.split(x, rows)])
 
@@ -184,38 +163,6 @@ def _along(gradient: Callable[[Parameters], Parameters], parameters: Parameters,
 
         curved = grad(slope)(parameters)
     return curved  # type: ignore[no-any-return]
-
-
-def _evaluated(function: nn.Module | PureFunction) -> PureFunction:
-    return pure_function(function) if isinstance(function, nn.Module) else function
-
-
-def _selected(outputs: Tensor, output: int | None) -> Tensor:
-    """The outputs (n, c), or the one asked for as (n, 1)."""
-    if outputs.ndim != 2 or 0 in outputs.shape:
-        raise InputError(f"the network must map x to outputs (n, c), not empty, got {tuple(outputs.shape)}")
-    if output is None:
-        return outputs
-    if not 0 <= output < outputs.shape[1]:
-        raise InputError(f"output must be from 0 to {outputs.shape[1] - 1}, got {output}")
-    return outputs[:, output : output + 1]
-
-
-def _check_vector(parameters: Mapping[str, Tensor], vector: Mapping[str, Tensor]) -> None:
-    if not parameters:
-        raise InputError("parameters are empty, so there is no Hessian")
-    for name, p in parameters.items():
-        if name not in vector or vector[name].shape != p.shape:
-            given = tuple(vector[name].shape) if name in vector else "nothing"
-            raise InputError(f"vector needs {tuple(p.shape)} for the parameter {name!r}, got {given}")
-
-
-def _require_finite(x: Tensor) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"x must be a tensor of real floats, got {given}")
-    if not torch.isfinite(x).all():
-        raise InputError("x holds NaN or infinite values; leave those rows out")
 
 
 def _require_deterministic(module: nn.Module) -> None:

@@ -1,7 +1,7 @@
-r"""Frozen features: maps of samples to vectors that no training changes, on which a closed form can stand.
+r"""Frozen features: maps of samples to vectors that no training changes, on which closed forms are built.
 
 The last hidden layer of a random network (paper A, (7)), random Fourier features, convolutions with random patches of
-the images, or whatever encoder is at hand. All of them slice their input themselves, so any number of samples may come.
+the images, or an encoder of the user's own. All of them slice their input themselves, so it may be of any length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kontrast.checks import features_not_finite, is_number, require_positive
+from kontrast.checks import (
+    features_not_finite,
+    in_words,
+    require_finite_not_negative,
+    require_generator,
+    require_positive,
+    require_whole,
+    resolve_device,
+    resolve_dtype,
+)
 from kontrast.errors import InputError
 from kontrast.nets.activations import Activation, activation_from
 from kontrast.nets.mlp import hidden_activations
@@ -28,7 +37,7 @@ SLICE_BYTES = {"cpu": 2**26, "cuda": 2**31}  # the responses of some images befo
 
 
 class FeatureMap(Protocol):
-    """Features Φ (n, M) of samples, the same for the same sample whatever batch it comes in."""
+    """Features Φ (n, M) of samples, the same for a sample in every batch."""
 
     @property
     def n_features(self) -> int:
@@ -51,7 +60,9 @@ class NetworkFeatures:
         cls, d_in: int, width: int, *, depth: int, activation: str | Activation, generator: torch.Generator
     ) -> NetworkFeatures:
         """Entries N(0, 1), drawn in float64 on the generator's device."""
-        shapes = [(width, d_in)] + [(width, width)] * (depth - 1)
+        d_in, width = require_whole("d_in", d_in), require_whole("width", width)
+        shapes = [(width, d_in)] + [(width, width)] * (require_whole("depth", depth) - 1)
+        require_generator(generator)
         drawn = [torch.randn(s, generator=generator, dtype=torch.float64, device=generator.device) for s in shapes]
         return cls(drawn, activation)
 
@@ -60,9 +71,9 @@ class NetworkFeatures:
         """The width."""
         return len(self.hidden[-1])
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> NetworkFeatures:
+    def to(self, device: torch.device | str, dtype: torch.dtype | str) -> NetworkFeatures:
         """The same features elsewhere."""
-        return NetworkFeatures([V.to(device=device, dtype=dtype) for V in self.hidden], self.activation)
+        return NetworkFeatures(_moved(self.hidden, device, dtype), self.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, …) → (n, width)."""
@@ -79,6 +90,9 @@ class FourierFeatures:
     @classmethod
     def draw(cls, d_in: int, width: int, *, length_scale: float, generator: torch.Generator) -> FourierFeatures:
         """Frequencies N(0, 1/ℓ²), phases uniform."""
+        d_in, width = require_whole("d_in", d_in), require_whole("width", width)
+        require_positive(length_scale=length_scale)
+        require_generator(generator)
         where = generator.device
         omega = torch.randn(width, d_in, generator=generator, dtype=torch.float64, device=where) / length_scale
         return cls(omega, 2 * math.pi * torch.rand(width, generator=generator, dtype=torch.float64, device=where))
@@ -88,9 +102,9 @@ class FourierFeatures:
         """The number of frequencies."""
         return len(self.frequencies)
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> FourierFeatures:
+    def to(self, device: torch.device | str, dtype: torch.dtype | str) -> FourierFeatures:
         """The same features elsewhere."""
-        return FourierFeatures(*(t.to(device=device, dtype=dtype) for t in (self.frequencies, self.phases)))
+        return FourierFeatures(*_moved((self.frequencies, self.phases), device, dtype))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, …) → (n, width)."""
@@ -138,31 +152,32 @@ class PatchFeatures:
         """Filters from images x (n, c, h, w).
 
         Args:
-            x: the images to cut patches from.
-            n_filters: how many filters.
-            generator: draws the patches.
-            size: the side of a patch; a fifth of the image's, and 3 at least, without.
-            grid: the cells a side over which responses are averaged.
+            x: The images to cut patches from.
+            n_filters: How many filters.
+            generator: Draws the patches.
+            size: The side of a patch; by default a fifth of the image's, and at least 3.
+            grid: Responses are averaged over grid × grid cells.
             threshold: θ.
-            two_sided: negative responses make features of their own.
-            contrast_floor: the deviation below which a patch counts as flat, added to its own in squares; for values
-                in [0, 1], 0.1 suits drawings and 0.03 photographs.
+            two_sided: Negative responses make features of their own.
+            contrast_floor: The deviation below which a patch counts as flat; its square is added to the patch's own
+                variance. For values in [0, 1], 0.1 suits drawings and 0.03 photographs.
         """
-        _require_images_to_cut(x, n_filters)
+        if x.ndim != 4:
+            raise InputError(
+                f"patches are cut from images (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows give "
+                "image_shape, as in image_shape=(28, 28)"
+            )
+        n_filters = require_whole("n_filters", n_filters, most=PATCHES_DRAWN // 2)
         c, h, w = x.shape[1:]
         if min(h, w) < 2:
             raise InputError(f"images {c}×{h}×{w} are too small to cut patches from; use features='random'")
         side = min(h, w, max(3, round(min(h, w) / 5))) if size is None else size
-        if isinstance(side, bool) or not isinstance(side, int) or not 2 <= side <= min(h, w):
-            raise InputError(f"patches must have a side of 2 to {min(h, w)} for images {c}×{h}×{w}, got {side!r}")
-        if isinstance(grid, bool) or not isinstance(grid, int) or not 1 <= grid <= min(h, w) - side + 1:
-            raise InputError(
-                f"a grid of 1 to {min(h, w) - side + 1} cells a side fits images {h}×{w} with patches of side {side}, "
-                f"got {grid!r}"
-            )
-        if not is_number(threshold) or not (math.isfinite(threshold) and threshold >= 0):
-            raise InputError(f"threshold must be a number of at least 0, got {threshold!r}")
+        side = require_whole("size", side, least=2, most=min(h, w), otherwise=f" for images {c}×{h}×{w}")
+        fits = f" for images {h}×{w} and patches of side {side}"
+        grid = require_whole("grid", grid, most=min(h, w) - side + 1, otherwise=fits)
+        require_finite_not_negative(threshold=threshold)
         require_positive(contrast_floor=contrast_floor)
+        require_generator(generator)
         patches = _normalized(_draw_patches(x, side, generator).double(), contrast_floor)
         mean, whitening = _zca(patches)
         lively = patches[patches.square().mean(1) > FLAT][:n_filters]
@@ -190,9 +205,9 @@ class PatchFeatures:
         """Filters × cells × sides."""
         return len(self.filters) * self.grid**2 * self.sides
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> PatchFeatures:
+    def to(self, device: torch.device | str, dtype: torch.dtype | str) -> PatchFeatures:
         """The same features elsewhere."""
-        filters, offsets = (t.to(device=device, dtype=dtype) for t in (self.filters, self.offsets))
+        filters, offsets = _moved((self.filters, self.offsets), device, dtype)
         return PatchFeatures(
             filters,
             offsets,
@@ -228,7 +243,7 @@ class PatchFeatures:
 class EncoderFeatures:
     """The outputs of a frozen `nn.Module` (in evaluation mode) or of any function of a batch, flattened to (n, M).
 
-    A module runs where its parameters are and in their number type; what comes out goes back to where x is.
+    A module runs on the device and in the number type of its parameters; the outputs go back to those of x.
     """
 
     def __init__(self, encoder: nn.Module | Callable[[Tensor], Tensor], n_features: int | None = None) -> None:
@@ -251,7 +266,7 @@ class EncoderFeatures:
         good = isinstance(raw, Tensor | np.ndarray)
         out = torch.as_tensor(raw) if good else x
         if not good or out.ndim < 2 or len(out) != len(x) or not out.is_floating_point():
-            given = f"{out.dtype} {tuple(out.shape)}" if good else f"a {type(raw).__name__}"
+            given = in_words(out if good else raw)
             raise InputError(
                 f"the encoder must map a batch of {len(x)} samples to as many floating-point vectors, got {given}; "
                 "wrap it in a function that returns these"
@@ -263,7 +278,7 @@ class EncoderFeatures:
         return out
 
     def _moved(self, x: Tensor) -> Tensor:
-        """Where a module's own parameters are, and in their number type: it is the user's, and is not moved itself."""
+        """The samples where a module's parameters are, and in their number type; the user's module is not moved."""
         if isinstance(self.encoder, nn.Module):
             for parameter in self.encoder.parameters():
                 return x.to(device=parameter.device, dtype=parameter.dtype)
@@ -297,7 +312,7 @@ class ScaledFeatures:
 
 
 class _evaluating:
-    """A module in evaluation mode for a while, each of its parts in its own mode afterwards."""
+    """A context in which a module is in evaluation mode; afterwards each of its parts has its own mode again."""
 
     def __init__(self, encoder: object) -> None:
         self.modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
@@ -313,8 +328,11 @@ class _evaluating:
 
 
 def median_distance(x: Tensor, *, generator: torch.Generator, n_rows: int = 1000) -> float:
-    """The median distance between some rows: the usual length scale of a Gaussian kernel."""
-    rows = x.flatten(1)[torch.randperm(len(x), generator=generator)[:n_rows].to(x.device)].double()
+    """The median distance between at most `n_rows` rows: the usual length scale of a Gaussian kernel."""
+    require_generator(generator)
+    rows = x.flatten(1)[
+        torch.randperm(len(x), generator=generator)[: require_whole("n_rows", n_rows, least=2)].to(x.device)
+    ].double()
     distances = torch.pdist(rows)
     positive = distances[distances > 0]
     if len(positive) == 0:
@@ -326,14 +344,9 @@ def _both_sides(response: Tensor, threshold: float) -> list[Tensor]:
     return [F.relu(response - threshold), F.relu(-response - threshold)]
 
 
-def _require_images_to_cut(x: Tensor, n_filters: int) -> None:
-    if x.ndim != 4:
-        raise InputError(
-            f"patches are cut from images (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows give "
-            "image_shape, as in image_shape=(28, 28)"
-        )
-    if not 1 <= n_filters <= PATCHES_DRAWN // 2:
-        raise InputError(f"patches give 1 to {PATCHES_DRAWN // 2} filters, got width {n_filters}; choose another width")
+def _moved(tensors: Sequence[Tensor], device: torch.device | str, dtype: torch.dtype | str) -> list[Tensor]:
+    where, kind = resolve_device(device), resolve_dtype(dtype)
+    return [tensor.to(device=where, dtype=kind) for tensor in tensors]
 
 
 def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:

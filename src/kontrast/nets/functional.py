@@ -16,7 +16,7 @@ PureFunction = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
 
 def parameters_of(module: nn.Module) -> Parameters:
-    """A detached copy of the module's parameters by name; nothing that is done to it changes the module."""
+    """A detached copy of the module's parameters by name; changing it does not change the module."""
     parameters = {name: p.detach().clone() for name, p in module.named_parameters()}
     if not parameters:
         raise InputError(f"{type(module).__name__} has no parameters, so there is nothing to train or linearise")
@@ -24,11 +24,11 @@ def parameters_of(module: nn.Module) -> Parameters:
 
 
 def pure_function(module: nn.Module) -> PureFunction:
-    """f(parameters, x) for any module; its buffers (running statistics, say) are copied now and never change."""
+    """f(parameters, x) for any module; its buffers, such as running statistics, are copied now and never change."""
     if isinstance(module, MLP):
         return module.at  # without functional_call's 20 µs, a tenth of a small net's step
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    # Looking for tied weights costs 30 µs a call, so it is done once here; a net without any goes without.
+    # Looking for tied weights costs 30 µs per call, so it is done once here, and skipped for a net that has none.
     tied = len(list(module.named_parameters())) < len(list(module.named_parameters(remove_duplicate=False)))
 
     def function(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Linearized:
     r"""$f_{lin}(x; \theta) = f(x; \theta_0) + J(x)(\theta - \theta_0)$, a pure function like the one it linearises.
 
     It has its own parameters, which start at $\theta_0$, so that it is trained by the same descent as the network; its
-    tangent kernel is $J J^\top$ at $\theta_0$ for ever (paper D, Sec. on linearised networks; paper A, Lemma 9).
+    tangent kernel is $J J^\top$ at $\theta_0$ at all times (paper D, Sec. on linearised networks; paper A, Lemma 9).
     """
 
     function: PureFunction

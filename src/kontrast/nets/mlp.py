@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from kontrast.checks import require_choice, require_whole, resolve_device, resolve_dtype, resolve_generator
 from kontrast.errors import InputError
 from kontrast.linalg import qr_retraction
 from kontrast.nets.activations import Activation, activation_from
@@ -40,15 +41,15 @@ class MLP(nn.Module):
         activation: str | Activation = "relu",
         parametrization: str = "ntk",
         generator: torch.Generator | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        check_shape(d_in, width, d_out, depth=depth, parametrization=parametrization)
+        d_in, width, d_out, depth = check_shape(d_in, width, d_out, depth=depth, parametrization=parametrization)
         self.d_in, self.width, self.d_out, self.depth = d_in, width, d_out, depth
         self.activation = activation_from(activation)
         self.parametrization = parametrization
-        generator = generator if generator is not None else torch.Generator().manual_seed(0)
+        generator, device, dtype = resolve_generator(generator), resolve_device(device), resolve_dtype(dtype)
 
         def draw(n_out: int, n_in: int, fan_in: int) -> nn.Parameter:
             gaussian = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64, device=generator.device)
@@ -83,7 +84,7 @@ class MLP(nn.Module):
         return out if scale == 1.0 else scale * out
 
     def check_rows(self, x: Tensor) -> None:
-        """Refuse inputs of another width or number type than the net's, before torch speaks of mat1 and mat2."""
+        """Refuse inputs of another size or number type than the net's, before torch complains of mat1 and mat2."""
         if x.ndim < 2 or math.prod(x.shape[1:]) != self.d_in or x.dtype != self.output.dtype:
             raise InputError(
                 f"this net takes rows (n, {self.d_in}) of {self.output.dtype}, or images of that many pixels, got "
@@ -101,7 +102,7 @@ class MLP(nn.Module):
         return hidden, output
 
     def extra_repr(self) -> str:
-        """What the net is, for `print(net)`."""
+        """The sizes, the activation and the parametrisation, for `print(net)`."""
         return (
             f"{self.d_in} → {self.depth} × {self.width} → {self.d_out}, {self.activation.name}, {self.parametrization}"
         )
@@ -116,15 +117,15 @@ def hidden_activations(x: Tensor, V: Sequence[Tensor], scales: Sequence[float], 
     return h
 
 
-def check_shape(d_in: int, width: int, d_out: int, *, depth: int, parametrization: str) -> None:
-    """Refuse what no `MLP` can be, without building it."""
-    for name, size in {"d_in": d_in, "width": width, "d_out": d_out, "depth": depth}.items():
-        if not isinstance(size, int) or size < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {size!r}")
-    if parametrization not in PARAMETRIZATIONS:
-        raise InputError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}")
+def check_shape(d_in: int, width: int, d_out: int, *, depth: int, parametrization: str) -> tuple[int, int, int, int]:
+    """The sizes d_in, width, d_out and depth as ints; refuses those that no `MLP` can have, without building it."""
+    d_in, width, d_out, depth = (
+        require_whole(name, size)
+        for name, size in (("d_in", d_in), ("width", width), ("d_out", d_out), ("depth", depth))
+    )
+    require_choice("parametrization", parametrization, PARAMETRIZATIONS)
     if parametrization == "orthogonal" and width < d_out:
         raise InputError(
-            f"an orthogonal net needs width >= output dimension, got width {width} < {d_out}; "
-            f"raise the width or lower the output dimension"
+            f"an orthogonal net needs width >= d_out, got width {width} < {d_out}; raise the width or lower d_out"
         )
+    return d_in, width, d_out, depth

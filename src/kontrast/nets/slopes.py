@@ -30,10 +30,10 @@ _SLOPES: dict[str, tuple[float, float]] = {
 
 
 def slopes_of(activation: str | Activation) -> tuple[float, float]:
-    """L_φ = max |φ'| and β_φ = max |φ''|, infinite where φ' jumps or nobody has said that it does not.
+    """L_φ = max |φ'| and β_φ = max |φ''|, infinite where φ' jumps or is not known to be continuous.
 
-    Exact for the named activations. For others a maximum over [−40, 40], refined on finer grids: the value of some
-    point, so it may fall short of the supremum in the last digits, or far more if φ oscillates faster than the grid.
+    Exact for the named activations. For others a maximum over [−40, 40], refined on finer grids: the value at some
+    point, so it may fall short of the supremum in the last digits, or by far more if φ oscillates faster than the grid.
     """
     act = activation_from(activation)
     if act.name in _SLOPES:
