@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kontrast.claims import Setting, measure, select
+from kontrast.claims import Setting, measure_claim, select
 
 QUICK = Setting(scale="quick")
 Break = Callable[[Any], Any]  # the real thing → the broken one
@@ -41,5 +41,5 @@ def assert_noticed(
     """With `where.name` broken, the claim has another verdict than the recorded one."""
     monkeypatch.setattr(where, name, broken(getattr(where, name)))
     (claim,) = select([claim_id])
-    found = measure(claim, dataclasses.replace(QUICK, n_seeds=n_seeds))
+    found = measure_claim(claim, dataclasses.replace(QUICK, n_seeds=n_seeds))
     assert found.verdict is not claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}

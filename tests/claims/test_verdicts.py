@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kontrast.claims import all_claims, measure, select
+from kontrast.claims import all_claims, measure_claim, select
 from tests.claims.breaks import QUICK
 
 
 @pytest.mark.parametrize("claim_id", [claim.id for claim in all_claims()])
 def test_the_quick_verdict_is_the_recorded_one(claim_id: str) -> None:
     (claim,) = select([claim_id])
-    record = measure(claim, QUICK)
+    record = measure_claim(claim, QUICK)
     assert record.verdict is claim.recorded, {name: str(x) for name, x in record.evidence.measured.items()}
     assert record.evidence.setting
     assert all(curve.x and len(curve.x) == len(curve.y) for panel in record.evidence.panels for curve in panel.curves)

@@ -58,12 +58,9 @@ def figure_5(setting: Setting) -> Evidence:
     widths = setting.pick(
         quick=(32, 64, 128, 256), full=(32, 64, 128, 256, 512, 1024), paper=(32, 64, 128, 256, 512, 1024, 2048)
     )
-    n_samples, n_probe_samples = (
-        setting.pick(quick=10, full=10, paper=1000),
-        setting.pick(quick=400, full=800, paper=1000),
-    )
+    n_probe_samples = setting.pick(quick=400, full=800, paper=1000)
     dataset = setting.dataset_of(2 * n_probe_samples, labels=True)  # refused before any training
-    seeds = setting.seeds(quick=3)
+    n_samples, seeds = setting.pick(quick=10, full=10, paper=1000), setting.seeds(quick=3)
     n_steps = setting.pick(quick=100, full=500, paper=500)
     deep = cosine_drift(setting, widths, seeds, n_samples=n_samples, n_steps=n_steps, depth=3)
     # Deeper networks grow faster under the dot product: twice the rate of one layer would overflow at once.
@@ -84,7 +81,7 @@ def figure_5(setting: Setting) -> Evidence:
             low=1,
         ),
         *_probe_findings(probes),
-        *({} if law is None else shown(steps_later_a_factor_e=law)),
+        *(() if law is None else shown(steps_later_a_factor_e=law)),
         data=xr.merge(
             [
                 deep.rename({name: f"cosine_{name}" for name in deep.data_vars}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import (
     Estimate,
     Evidence,
+    Finding,
     Panel,
     Verdict,
     curve,
@@ -53,33 +55,10 @@ def infinite_width(setting: Setting) -> Evidence:
     n_samples = setting.pick(quick=100, full=400, paper=2000)
     seeds = setting.seeds(quick=24, full=24, paper=20)  # the deviation of an eigenvalue is one random number per seed
     limits = [_Limit(setting, n_samples, seed) for seed in seeds]
-    errors = [limit.errors() for limit in limits[:3]]
-
-    def exact(name: str) -> float:
-        return largest(*(found[name] for found in errors))
-
     data = sweep(widths, seeds, lambda w, s: limits[s].distance(setting.net(limits[s].pairs.x, w, 1, seed=s)))
     tops = xr.DataArray([float(limit.values[0]) for limit in limits], dims="seed")
     return judged(
-        printed(
-            "value_error",
-            exact("value_error"),
-            "eigenvalues are those of a dense decomposition of K^½ S K^½",
-            high=1e-10,
-        ),
-        printed("vector_error", exact("vector_error"), "outputs F over the pool solve K S F = F Λ", high=1e-8),
-        printed(
-            "orthonormality_error",
-            exact("orthonormality_error"),
-            "coefficients are orthonormal in K: a^T K a = I",
-            high=1e-10,
-        ),
-        printed(
-            "finite_error",
-            exact("finite_error"),
-            "at a finite width the estimator has the eigenvalues of C̃_V",
-            high=1e-12,
-        ),
+        *_exact_findings([limit.errors() for limit in limits[:3]]),
         printed(
             "exponent_eigenvalues",
             _root_mean_square_law(data.eigenvalue_error),
@@ -118,6 +97,18 @@ def infinite_width(setting: Setting) -> Evidence:
         panels=_panels(data, data.top_eigenvalue / tops),
         setting={"n_samples": n_samples, "d_out": sorted({limit.k for limit in limits}), "delta": DELTA},
     )
+
+
+def _exact_findings(errors: list[dict[str, float]]) -> Iterator[Finding]:
+    """The criteria on the estimator itself, with the largest of the `errors` over draws."""
+    statements = {
+        "value_error": ("eigenvalues are those of a dense decomposition of K^½ S K^½", 1e-10),
+        "vector_error": ("outputs F over the pool solve K S F = F Λ", 1e-8),
+        "orthonormality_error": ("coefficients are orthonormal in K: a^T K a = I", 1e-10),
+        "finite_error": ("at a finite width the estimator has the eigenvalues of C̃_V", 1e-12),
+    }
+    for name, (statement, high) in statements.items():
+        yield printed(name, largest(*(found[name] for found in errors)), statement, high=high)
 
 
 class _Limit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -56,11 +55,9 @@ def proposition_10(setting: Setting) -> Evidence:
         made = torch.randn(2, n, width, generator=generator("prop10", width), dtype=torch.float64)
         return made[0], made[1]
 
-    times, tails = {}, {}
-    for width in widths:
-        time = BlowUp.of(*draws(width), C).time
-        times[width] = float(time.mean())
-        tails[width] = float((time >= math.log(width)).double().mean())
+    blow_ups = {width: BlowUp.of(*draws(width), C) for width in widths}
+    times = {width: float(found.time.mean()) for width, found in blow_ups.items()}
+    tails = {width: float((found.time >= math.log(width)).double().mean()) for width, found in blow_ups.items()}
     wide = [width for width in widths if width >= 256]
     law = fit_log_law(wide, [times[width] for width in wide])
     w, v = (part[0] for part in draws(64))
@@ -68,7 +65,7 @@ def proposition_10(setting: Setting) -> Evidence:
         {
             "blow_up_time": ("width", list(times.values())),
             "tail": ("width", list(tails.values())),
-            "bound": ("width", [proposition10(w, C).value for w in widths]),
+            "bound": ("width", [proposition10(width, C).value for width in widths]),
         },
         coords={"width": list(widths)},
     )
@@ -99,7 +96,7 @@ def proposition_10(setting: Setting) -> Evidence:
         ),
         corrected(
             "exponent_at_fixed_time",
-            _fixed_time_law([width for width in widths if width >= 64], draws, C),
+            _fixed_time_law({width: found for width, found in blow_ups.items() if width >= 64}, C),
             "at a fixed time the change falls as 1/M",
             low=-1.15,
             high=-0.85,
@@ -164,10 +161,7 @@ def _overflow_delay(w: Tensor, v: Tensor, C: float, *, rate: float) -> float:
     return math.nan
 
 
-def _fixed_time_law(widths: list[int], draws: Callable[[int], tuple[Tensor, Tensor]], C: float) -> PowerLaw:
+def _fixed_time_law(blow_ups: dict[int, BlowUp], C: float) -> PowerLaw:
     """Power law in the width of the median change of P at t = 0.1/C, long before any blow-up."""
-    changes = []
-    for width in widths:
-        predicted = BlowUp.of(*draws(width), C)
-        changes.append(float((predicted.level(0.1 / C) - predicted.level(0.0)).median()))
-    return fit_power_law(widths, changes)
+    changes = [float((found.level(0.1 / C) - found.level(0.0)).median()) for found in blow_ups.values()]
+    return fit_power_law(list(blow_ups), changes)
