@@ -5,20 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kontrast.claims.a.runs import RATE, probes_of
-from kontrast.claims.a.weight_paths import (
-    bound_scale,
-    largest_gradient,
-    weight_path,
-)
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.a.weight_paths import bound_scale, largest_gradient, weight_path
+from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep
 from kontrast.lazy import lemma8, ntk_certificate
@@ -38,7 +26,7 @@ def certificate(setting: Setting) -> Evidence:
     widths, seeds, n_steps = bound_scale(setting)
 
     def measure(width: int, seed: int) -> dict[str, float]:
-        path = weight_path(setting, width, seed, activation="tanh", n_steps=n_steps, record_at=[0, n_steps])
+        path = weight_path(setting, width, seed, activation="tanh", record_at=[0, n_steps])
         probes = probes_of(path.pairs)
         found = ntk_certificate(path.net, path.points[0], path.points[-1], probes)
         epsilon, gradient = path.hessian_bound(probes), largest_gradient(path.kernels(probes))
@@ -51,19 +39,14 @@ def certificate(setting: Setting) -> Evidence:
 
     data = sweep(widths, seeds, measure)
     return judged(
-        printed(
-            "share_that_holds",
-            float(data.holds.values.mean()),
-            "the certificate bounds every entry of every run",
-            low=1,
-        ),
+        printed("share_that_holds", data.holds.values.mean(), "the certificate bounds every entry of every run", low=1),
         printed(
             "median_ratio", float(np.median(data.ratio)), "its median ratio to the truth is below 5", low=1, high=5
         ),
         *shown(
-            largest_ratio=float(data.ratio.values.max()),
+            largest_ratio=data.ratio.values.max(),
             median_ratio_lemma_8=float(np.median(data.lemma_8)),
-            quadrature_share=float(data.quadrature.values.max()),
+            quadrature_share=data.quadrature.values.max(),
         ),
         data=data,
         panels=[

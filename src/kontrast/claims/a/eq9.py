@@ -11,11 +11,7 @@ from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest
-from kontrast.pca import (
-    hidden_features,
-    orthonormal_start,
-    pair_features,
-)
+from kontrast.pca import hidden_features, orthonormal_start, pair_features
 
 
 @claim(

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kontrast.claims.a.runs import (
-    RATE,
-    train,
-)
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.a.runs import RATE, train
+from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep, width_law
@@ -51,11 +40,7 @@ def figure_1(setting: Setting) -> Evidence:
         start = net(problem.inputs).detach()
         trained = train(net, problem, n_steps=n_steps, record_at=[n_steps], recorders={})
         twin = fixed_kernel_descent(
-            empirical_ntk(net, problem.inputs),
-            start,
-            problem.objective,
-            learning_rate=RATE,
-            n_steps=n_steps,
+            empirical_ntk(net, problem.inputs), start, problem.objective, learning_rate=RATE, n_steps=n_steps
         )
         f, f_K = trained.final_outputs, twin.final_outputs
         return {
@@ -80,12 +65,8 @@ def figure_1(setting: Setting) -> Evidence:
             "the mean over seeds falls from each width to the next (1: yes)",
             low=1,
         ),
-        printed("outputs_moved", float(data.move.values.mean()), "training moved the outputs", low=0.1),
-        *shown(
-            gap_narrowest=gaps[0],
-            gap_widest=gaps[-1],
-            entrywise_widest=float(data.entrywise.isel(width=-1).values.max()),
-        ),
+        printed("outputs_moved", data.move.values.mean(), "training moved the outputs", low=0.1),
+        *shown(gap_narrowest=gaps[0], gap_widest=gaps[-1], entrywise_widest=data.entrywise.isel(width=-1).values.max()),
         data=data,
         panels=[
             Panel(

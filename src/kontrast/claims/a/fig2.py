@@ -6,12 +6,7 @@ import math
 
 import numpy as np
 
-from kontrast.claims.a.runs import (
-    divergence_law,
-    divergence_panels,
-    dot_divergence,
-    dot_rate,
-)
+from kontrast.claims.a.runs import divergence_law, divergence_panels, dot_divergence, dot_rate
 from kontrast.claims.evidence import Evidence, Verdict, judged, printed
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting
@@ -35,16 +30,9 @@ def figure_2(setting: Setting) -> Evidence:
     rate = dot_rate(setting)
     data = dot_divergence(setting, widths, seeds, n_samples=n_samples, learning_rate=rate)
     law = divergence_law(data)
+    sentence = "wider networks overflow later: the slope in ln M is positive"
     # Without a law some run never overflowed, and the claim is refuted already.
-    later = (
-        []
-        if law is None
-        else [
-            printed(
-                "steps_later_a_factor_e", law, "wider networks overflow later: the slope in ln M is positive", low=0
-            )
-        ]
-    )
+    later = () if law is None else (printed("steps_later_a_factor_e", law, sentence, low=0),)
     return judged(
         printed("share_diverged", float(np.isfinite(data.diverged_at).mean()), "every run overflows", low=1),
         printed(

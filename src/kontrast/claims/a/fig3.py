@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import xarray as xr
 
-from kontrast.claims.a.runs import (
-    RATE,
-    cosine_drift,
-)
+from kontrast.claims.a.runs import RATE, cosine_drift
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
 from kontrast.claims.panels import step_panel, width_panel
 from kontrast.claims.registry import claim
@@ -63,7 +60,7 @@ def figure_3(setting: Setting) -> Evidence:
             low=-0.1,
             high=0.1,
         ),
-        *shown(change_widest=float(data["relu_linear"].change.sel(t=100).isel(width=-1).values.mean())),
+        *shown(change_widest=data["relu_linear"].change.sel(t=100).isel(width=-1).values.mean()),
         data=xr.merge(
             [found.rename({name: f"{key}_{name}" for name in found.data_vars}) for key, found in data.items()]
         ),

@@ -5,17 +5,7 @@ from __future__ import annotations
 import xarray as xr
 
 from kontrast.claims.a.orthonormal import PCA_RATE, orthonormal_net, orthonormal_run, pca_scale
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Style,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Panel, Style, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
@@ -59,12 +49,12 @@ def figure_4(setting: Setting) -> Evidence:
             "frozen and trained C_V meet as the width grows",
             high=-0.4,
         ),
-        corrected("orthonormality_error", float(data.orthonormality.values.max()), "W stays orthonormal", high=1e-12),
+        corrected("orthonormality_error", data.orthonormality.values.max(), "W stays orthonormal", high=1e-12),
         *shown(
             exponent_drift=width_law(last.drift, from_width=128),
             W_over_C_narrowest=float(faster[0]),
-            frozen_difference_narrowest=float(seed_mean(last.frozen_difference)[0]),
-            frozen_difference_widest=float(seed_mean(last.frozen_difference)[-1]),
+            frozen_difference_narrowest=seed_mean(last.frozen_difference)[0],
+            frozen_difference_widest=seed_mean(last.frozen_difference)[-1],
         ),
         data=xr.merge([data, single.rename(drift="drift_one_output")], join="outer"),
         panels=[

@@ -9,24 +9,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.a.pca import PCA_RATE
-from kontrast.claims.a.runs import (
-    DELTA,
-    cosine_drift,
-    divergence_law,
-    divergence_panels,
-    dot_divergence,
-    dot_rate,
-)
-from kontrast.claims.evidence import (
-    Evidence,
-    Finding,
-    Verdict,
-    corrected,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.a.orthonormal import PCA_RATE
+from kontrast.claims.a.runs import DELTA, cosine_drift, divergence_law, divergence_panels, dot_divergence, dot_rate
+from kontrast.claims.evidence import Evidence, Finding, Verdict, corrected, judged, printed, shown
 from kontrast.claims.panels import accuracy_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, sweep, width_law
@@ -114,7 +99,7 @@ def _probe_findings(probes: xr.Dataset) -> Iterator[Finding]:
     yield printed("iterative_minus_pca", from_pca("iterative"), "so does the iterative algorithm", high=0.03)
     yield printed(
         "iterative_lowers_the_loss_by",
-        float(probes.iterative_gain.values.min()),
+        probes.iterative_gain.values.min(),
         "the iterative algorithm lowers the loss below that of PCA of C̃(0)",
         low=1e-6,
     )

@@ -7,15 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kontrast.claims.a.runs import RATE, ntk_change, probes_of, train
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-)
+from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.panels import step_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep, width_law

@@ -12,17 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.a.runs import DELTA
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Finding,
-    Panel,
-    Verdict,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
@@ -82,15 +72,15 @@ def infinite_width(setting: Setting) -> Evidence:
         ),
         printed(
             "unseen_error_widest",
-            float(seed_mean(data.unseen_error)[-1]),
+            seed_mean(data.unseen_error)[-1],
             "at the largest width the outputs on new samples are within 5 % of their limit",
             high=0.05,
         ),
         *shown(
-            eigenvalue_error_widest=float(seed_mean(data.eigenvalue_error)[-1]),
-            sine_widest=float(seed_mean(data.sine)[-1]),
+            eigenvalue_error_widest=seed_mean(data.eigenvalue_error)[-1],
+            sine_widest=seed_mean(data.sine)[-1],
             top_eigenvalue_limit=float(tops.mean()),
-            top_eigenvalue_widest=float(seed_mean(data.top_eigenvalue)[-1]),
+            top_eigenvalue_widest=seed_mean(data.top_eigenvalue)[-1],
             smallest_relative_gap=float(np.min([limit.gap for limit in limits])),
         ),
         data=data.assign_coords(components=("seed", [limit.k for limit in limits])),

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
@@ -51,7 +43,7 @@ def initialization(setting: Setting) -> Evidence:
             printed(f"exponent_{name}", law, f"the error falls as M^−1/2 ({name})", low=-0.6, high=-0.4)
             for name, law in laws.items()
         ),
-        *shown(error_widest=float(data.relu.isel(width=-1).values.mean())),
+        *shown(error_widest=data.relu.isel(width=-1).values.mean()),
         data=data,
         panels=[
             Panel(

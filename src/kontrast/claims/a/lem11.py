@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from kontrast.claims.a.runs import RATE
-from kontrast.claims.a.weight_paths import (
-    FORMS,
-    WeightPath,
-    bound_scale,
-    counter_example_path,
-    weight_path,
-)
+from kontrast.claims.a.weight_paths import FORMS, WeightPath, bound_scale, counter_example_path, weight_path
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, sweep
@@ -34,7 +28,7 @@ def lemma_11(setting: Setting) -> Evidence:
     def measure(width: int, seed: int) -> dict[str, float]:
         worst = {"over_printed": 0.0, "over_corrected": 0.0}
         for activation in activations:
-            path = weight_path(setting, width, seed, activation=activation, n_steps=21, record_at=[0, 1, 5, 6, 20, 21])
+            path = weight_path(setting, width, seed, activation=activation, record_at=[0, 1, 5, 6, 20, 21])
             for k in (0, 2, 4):
                 for form, ratio in _one_step_ratios(path, k).items():
                     worst[f"over_{form}"] = largest(worst[f"over_{form}"], ratio)
@@ -55,7 +49,7 @@ def lemma_11(setting: Setting) -> Evidence:
             "with η and φ(0) the bound is never violated",
             high=1,
         ),
-        *shown(measured_over_printed_in_training=float(data.over_printed.values.max())),
+        *shown(measured_over_printed_in_training=data.over_printed.values.max()),
         data=data,
         setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "activations": list(activations)},
     )

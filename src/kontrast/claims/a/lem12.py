@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 
 from kontrast.claims.a.runs import RATE
-from kontrast.claims.a.weight_paths import (
-    FORMS,
-    WeightPath,
-    bound_scale,
-    counter_example_path,
-    weight_path,
-)
+from kontrast.claims.a.weight_paths import FORMS, WeightPath, bound_scale, counter_example_path, weight_path
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
+from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, sweep
 from kontrast.lazy import lemma12
@@ -39,7 +34,11 @@ def lemma_12(setting: Setting) -> Evidence:
                 worst[f"over_{form}"] = largest(worst[f"over_{form}"], _over(moved, bound.log10))
         return worst
 
-    data = sweep(widths, seeds, lambda w, s: ratios(weight_path(setting, w, s, activation="relu", n_steps=n_steps)))
+    data = sweep(
+        widths,
+        seeds,
+        lambda w, s: ratios(weight_path(setting, w, s, activation="relu", record_at=log_steps(n_steps, 5))),
+    )
     counter = ratios(counter_example_path(100.0))
     return judged(
         printed(
@@ -54,7 +53,7 @@ def lemma_12(setting: Setting) -> Evidence:
             "with η and φ(0) the bound is never violated",
             high=1,
         ),
-        *shown(measured_over_printed_in_training=float(data.over_printed.values.max())),
+        *shown(measured_over_printed_in_training=data.over_printed.values.max()),
         data=data,
         setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "n_steps": n_steps},
     )

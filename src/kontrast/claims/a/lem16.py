@@ -45,24 +45,14 @@ def lemma_16(setting: Setting) -> Evidence:
     data = sweep(widths, seeds, measure, t=steps)
     wide = data.drift.sel(t=steps[-1])
     return judged(
-        printed(
-            "measured_over_printed",
-            float(data.over_printed.values.max()),
-            "the printed bound is never violated",
-            high=1,
-        ),
+        printed("measured_over_printed", data.over_printed.values.max(), "the printed bound is never violated", high=1),
         corrected(
-            "measured_over_corrected",
-            float(data.over_corrected.values.max()),
-            "the bound with √D is never violated",
-            high=1,
+            "measured_over_corrected", data.over_corrected.values.max(), "the bound with √D is never violated", high=1
         ),
-        corrected(
-            "measured_over_sharp", float(data.over_sharp.values.max()), "the sharper bound is never violated", high=1
-        ),
+        corrected("measured_over_sharp", data.over_sharp.values.max(), "the sharper bound is never violated", high=1),
         informative(
             "bound_over_trivial",
-            float(data.bound_over_trivial.values.min()),
+            data.bound_over_trivial.values.min(),
             "after one step the printed bound is below the trivial 2Q",
             high=1,
         ),

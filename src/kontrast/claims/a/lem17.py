@@ -16,13 +16,7 @@ from kontrast.data import pair_matrix
 from kontrast.lazy import constants_of, davis_kahan, lemma17
 from kontrast.linalg import best_rotation
 from kontrast.nets import parameters_of
-from kontrast.pca import (
-    contrastive_drift,
-    contrastive_pca,
-    hidden_features,
-    pair_features,
-    train_pca_network,
-)
+from kontrast.pca import contrastive_drift, contrastive_pca, hidden_features, pair_features, train_pca_network
 
 
 @claim(
@@ -75,7 +69,7 @@ def lemma_17(setting: Setting) -> Evidence:
         ),
         printed(
             "frame_over_davis_kahan",
-            float(data.frame_over_davis_kahan.values.max()),
+            data.frame_over_davis_kahan.values.max(),
             "Davis–Kahan with the measured drift is never violated",
             high=1,
         ),
@@ -83,9 +77,9 @@ def lemma_17(setting: Setting) -> Evidence:
             "bound_over_trivial", float((bound / data["size"]).values.min()), "the bound is below ‖u‖ + ‖u~‖", high=1
         ),
         *shown(
-            difference_widest=float(seed_mean(data.difference)[-1]),
-            smallest_gap=float(data.gap.values.min()),
-            largest_gap=float(data.gap.values.max()),
+            difference_widest=seed_mean(data.difference)[-1],
+            smallest_gap=data.gap.values.min(),
+            largest_gap=data.gap.values.max(),
         ),
         data=data,
         panels=[

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from kontrast.claims.a.runs import RATE
-from kontrast.claims.a.weight_paths import (
-    FORMS,
-    bound_scale,
-    weight_path,
-)
+from kontrast.claims.a.weight_paths import FORMS, bound_scale, weight_path
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
-from kontrast.claims.panels import width_panel
+from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep, width_law
 from kontrast.lazy import lemma7
@@ -38,7 +34,7 @@ def lemma_7(setting: Setting) -> Evidence:
     def measure(width: int, seed: int) -> dict[str, float]:
         found: dict[str, float] = {"over_printed": 0.0, "over_corrected": 0.0, "norm": 0.0}
         for activation in activations:
-            path = weight_path(setting, width, seed, activation=activation, n_steps=n_steps)
+            path = weight_path(setting, width, seed, activation=activation, record_at=log_steps(n_steps, 5))
             for k in range(len(path.steps)):
                 change = path.change(k)
                 R = float(sum(part.norm() for part in change.values()))
@@ -53,15 +49,10 @@ def lemma_7(setting: Setting) -> Evidence:
     data = sweep(widths, seeds, measure)
     growth = seed_mean(data.s_0) / np.sqrt(2 * np.log(data.width.values))
     return judged(
-        printed(
-            "measured_over_printed",
-            float(data.over_printed.values.max()),
-            "the printed bound is never violated",
-            high=1,
-        ),
+        printed("measured_over_printed", data.over_printed.values.max(), "the printed bound is never violated", high=1),
         corrected(
             "measured_over_corrected",
-            float(data.over_corrected.values.max()),
+            data.over_corrected.values.max(),
             "the corrected bound is never violated",
             high=1 + ROUNDING,
         ),
@@ -72,11 +63,7 @@ def lemma_7(setting: Setting) -> Evidence:
             high=1e-12,
         ),
         corrected(
-            "exponent_tanh",
-            width_law(data.norm),
-            "the norm falls as M^−1/2, up to logarithms",
-            low=-0.6,
-            high=-0.3,
+            "exponent_tanh", width_law(data.norm), "the norm falls as M^−1/2, up to logarithms", low=-0.6, high=-0.3
         ),
         *shown(s_0_over_root_2_log_M=float(growth[-1])),
         data=data,

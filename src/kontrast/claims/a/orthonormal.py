@@ -13,13 +13,7 @@ from kontrast.data import Pairs, pair_matrix
 from kontrast.dynamics import Recorder, Snapshot
 from kontrast.linalg import orthonormality_error
 from kontrast.nets import MLP, parameters_of
-from kontrast.pca import (
-    contrastive_drift,
-    orthonormal_start,
-    pair_features,
-    row_difference,
-    train_pca_network,
-)
+from kontrast.pca import contrastive_drift, orthonormal_start, pair_features, row_difference, train_pca_network
 from kontrast.runs import padded
 
 PCA_RATE = 1.0  # the learning rate of all runs with an orthonormal output layer

@@ -9,27 +9,14 @@ from torch import Tensor
 
 from kontrast.claims.a.orthonormal import PCA_RATE
 from kontrast.claims.a.runs import DELTA
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
 from kontrast.data import pair_matrix
 from kontrast.linalg import subspace_sines
 from kontrast.nets import Parameters
-from kontrast.pca import (
-    contrastive_pca,
-    pair_features,
-    train_pca_network,
-)
+from kontrast.pca import contrastive_pca, pair_features, train_pca_network
 from kontrast.runs import padded
 
 
@@ -67,12 +54,9 @@ def trained_is_pca(setting: Setting) -> Evidence:
         corrected("exponent_sine", width_law(early), "in the window the angle falls as 1/M", low=-1.15, high=-0.85),
         corrected("sine_to_start_late", to_start, "at ηt = 8M it has left PCA of C̃(0)", low=0.5),
         corrected(
-            "sine_to_now_late",
-            float(seed_mean(at_8.sine_now).max()),
-            "at ηt = 8M it is PCA of the current C̃(t)",
-            high=0.05,
+            "sine_to_now_late", seed_mean(at_8.sine_now).max(), "at ηt = 8M it is PCA of the current C̃(t)", high=0.05
         ),
-        *shown(sine_narrowest=float(seed_mean(early)[0]), sine_widest=float(seed_mean(early)[-1])),
+        *shown(sine_narrowest=seed_mean(early)[0], sine_widest=seed_mean(early)[-1]),
         data=xr.merge([data, late.rename({name: f"late_{name}" for name in late.data_vars})], join="outer"),
         panels=[
             width_panel("Trained span against PCA of C̃(0), t = 200", {"Z = 1": early}, "max sine"),

@@ -10,17 +10,7 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Estimate, Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator
 from kontrast.lazy import BlowUp, proposition10

@@ -6,11 +6,7 @@ import math
 
 import torch
 
-from kontrast.claims.a.runs import (
-    RATE,
-    dot_rate,
-    train,
-)
+from kontrast.claims.a.runs import RATE, dot_rate, train
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, loss_of

@@ -6,25 +6,12 @@ import math
 
 import torch
 
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    against,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Panel, Verdict, against, curve, judged, printed, shown
 from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
 from kontrast.data import pair_matrix
-from kontrast.pca import (
-    contrastive_drift,
-    pair_features,
-    train_pca_network,
-)
+from kontrast.pca import contrastive_drift, pair_features, train_pca_network
 
 
 @claim(
@@ -71,7 +58,7 @@ def remark_15(setting: Setting) -> Evidence:
         printed("exponent_at_log_M", at_log, "at ηt = log M the change does not vanish with the width", low=0),
         printed(
             "change_at_log_M_widest",
-            float(seed_mean(data.at_log_M)[-1]),
+            seed_mean(data.at_log_M)[-1],
             "at ηt = log M the C_V of the widest network has left its start",
             low=1,
         ),
@@ -84,7 +71,7 @@ def remark_15(setting: Setting) -> Evidence:
             "instead, at equal ηt‖x‖²/M, widths differ by a factor of at most 2.5",
             high=2.5,
         ),
-        *shown(change_at_log_M_narrowest=float(seed_mean(data.at_log_M)[0])),
+        *shown(change_at_log_M_narrowest=seed_mean(data.at_log_M)[0]),
         data=data,
         panels=[
             Panel(

@@ -13,17 +13,7 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Finding,
-    Panel,
-    Verdict,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import accuracy_panel, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep
@@ -53,11 +43,11 @@ def whitened(setting: Setting) -> Evidence:
     return judged(
         printed(
             "loss_error",
-            float(heads.loss_error.values.max()),
+            heads.loss_error.values.max(),
             "the loss of the closed form, summed pair by pair, is −Σ λ²",
             high=1e-10,
         ),
-        printed("gradient_norm", float(heads.gradient_norm.values.max()), "its gradient vanishes there", high=1e-8),
+        printed("gradient_norm", heads.gradient_norm.values.max(), "its gradient vanishes there", high=1e-8),
         printed(
             "least_gap_trained",
             float(np.min([heads.gap_trained.values, heads.gap_whitened.values])),
@@ -66,22 +56,19 @@ def whitened(setting: Setting) -> Evidence:
         ),
         printed(
             "last_gap_trained",
-            float(heads.gap_trained.isel(t=-1).values.max()),
+            heads.gap_trained.isel(t=-1).values.max(),
             "a head trained on the features comes near it",
             high=0.05,
         ),
         printed(
             "last_gap_whitened",
-            float(heads.gap_whitened.isel(t=-1).values.max()),
+            heads.gap_whitened.isel(t=-1).values.max(),
             "a head trained on whitened features reaches it",
             high=1e-9,
         ),
-        printed("least_gap_nearby", float(heads.gap_nearby.values.min()), "every nearby head is worse", low=0),
+        printed("least_gap_nearby", heads.gap_nearby.values.min(), "every nearby head is worse", low=0),
         printed(
-            "least_gap_random",
-            float(heads.gap_random.values.min()),
-            "random heads at their best scale are far worse",
-            low=0.5,
+            "least_gap_random", heads.gap_random.values.min(), "random heads at their best scale are far worse", low=0.5
         ),
         *_probe_findings(probes),
         data=xr.merge([heads.drop_vars("width").squeeze("width").rename(seed="head_seed"), probes], join="outer"),

@@ -9,21 +9,8 @@ import torch
 
 from kontrast.bounds import Form
 from kontrast.claims.a.runs import DELTA, RATE, probes_of
-from kontrast.claims.a.weight_paths import (
-    bound_scale,
-    weight_path,
-)
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    informative,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.a.weight_paths import bound_scale, weight_path
+from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, informative, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, seed_mean, sweep
 from kontrast.lazy import theorem13
@@ -46,7 +33,7 @@ def theorem_13(setting: Setting) -> Evidence:
 
     def measure(width: int, seed: int) -> dict[str, float]:
         t = max(1, round(width ** (1 / 6)))
-        path = weight_path(setting, width, seed, activation="tanh", n_steps=t, record_at=[0, t])
+        path = weight_path(setting, width, seed, activation="tanh", record_at=[0, t])
         probes = probes_of(path.pairs)
         K0, K = path.kernels(probes)
         logs = {form: theorem13(path.constants, t, form=form).log10 for form in ALL_FORMS}
@@ -81,10 +68,7 @@ def theorem_13(setting: Setting) -> Evidence:
             "the bound is below 2 max|K|",
             high=0,
         ),
-        *shown(
-            log10_corrected_smallest=float(data.log10_corrected.values.min()),
-            change_widest=float(seed_mean(data.change)[-1]),
-        ),
+        *shown(log10_corrected_smallest=data.log10_corrected.values.min(), change_widest=seed_mean(data.change)[-1]),
         data=data,
         panels=[
             Panel(

@@ -9,12 +9,7 @@ import torch
 from kontrast.claims.evidence import Evidence, judged, printed
 from kontrast.claims.setting import Setting, largest
 from kontrast.data import pair_matrix
-from kontrast.pca import (
-    contrastive_matrix,
-    hidden_features,
-    orthonormal_start,
-    pair_features,
-)
+from kontrast.pca import contrastive_matrix, hidden_features, orthonormal_start, pair_features
 
 
 def trace_identity(setting: Setting, *, delta: float | None) -> Evidence:

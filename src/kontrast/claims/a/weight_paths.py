@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kontrast.bounds import Form
 from kontrast.claims.a.runs import DELTA, RATE, train
-from kontrast.claims.panels import log_steps
 from kontrast.claims.setting import Setting, largest, loss_of
 from kontrast.data import Pairs
 from kontrast.dynamics import contrastive_problem
@@ -60,24 +59,26 @@ class WeightPath:
         return copy.deepcopy(self.net)
 
 
-def weight_path(
-    setting: Setting, width: int, seed: int, *, activation: str, n_steps: int, record_at: list[int] | None = None
-) -> WeightPath:
-    """Train paper A's network on 10 samples, and keep its weights at a few steps."""
+def weight_path(setting: Setting, width: int, seed: int, *, activation: str, record_at: list[int]) -> WeightPath:
+    """Train paper A's network on 10 samples, up to the last step of `record_at`."""
     pairs = setting.pairs(10, seed=seed)
     net = setting.net(pairs.x, width, 10, seed=seed, activation=activation)
-    steps = record_at if record_at is not None else log_steps(n_steps, 5)
+    return _trained(net, pairs, record_at=record_at, learning_rate=RATE)
+
+
+def _trained(net: MLP, pairs: Pairs, *, record_at: list[int], learning_rate: float) -> WeightPath:
     run = train(
         net,
         contrastive_problem(pairs, loss_of("cosine")),
-        n_steps=n_steps,
-        record_at=steps,
+        n_steps=record_at[-1],
+        record_at=record_at,
         recorders={},
+        learning_rate=learning_rate,
         keep_parameters=True,
     )
     assert run.parameters is not None
     points = [{name: p[k] for name, p in run.parameters.items()} for k in range(len(run.steps))]
-    return WeightPath(net, pairs, constants_of(net, pairs, learning_rate=RATE, delta=DELTA), run.steps, points)
+    return WeightPath(net, pairs, constants_of(net, pairs, learning_rate=learning_rate, delta=DELTA), run.steps, points)
 
 
 def bound_scale(setting: Setting) -> tuple[tuple[int, ...], range, int]:
@@ -91,25 +92,17 @@ def bound_scale(setting: Setting) -> tuple[tuple[int, ...], range, int]:
 @functools.cache
 def counter_example_path(learning_rate: float) -> WeightPath:
     """One step with D = Z = M = N = 1 and |wv| = δ/2, where the gradient is largest: of order 1/δ."""
-    ones = torch.ones(2, 1, dtype=torch.float64)
-    index = torch.tensor([0])
-    pairs = Pairs(ones, index, torch.tensor([[1]]), torch.empty(1, 0, dtype=torch.int64))
+    pairs = Pairs(
+        torch.ones(2, 1, dtype=torch.float64),
+        torch.tensor([0]),
+        torch.tensor([[1]]),
+        torch.empty(1, 0, dtype=torch.int64),
+    )
     net = MLP(1, 1, 1, activation="linear", dtype=torch.float64)
     with torch.no_grad():
         net.hidden[0].fill_(math.sqrt(DELTA / 2))
         net.output.fill_(math.sqrt(DELTA / 2))
-    run = train(
-        net,
-        contrastive_problem(pairs, loss_of("cosine")),
-        n_steps=1,
-        record_at=[0, 1],
-        recorders={},
-        learning_rate=learning_rate,
-        keep_parameters=True,
-    )
-    assert run.parameters is not None
-    points = [{name: p[k] for name, p in run.parameters.items()} for k in range(2)]
-    return WeightPath(net, pairs, constants_of(net, pairs, learning_rate=learning_rate, delta=DELTA), run.steps, points)
+    return _trained(net, pairs, record_at=[0, 1], learning_rate=learning_rate)
 
 
 def largest_gradient(kernels: list[Tensor]) -> float:
