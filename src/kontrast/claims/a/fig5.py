@@ -48,7 +48,7 @@ def figure_5(setting: Setting) -> Evidence:
     n_samples, seeds = setting.pick(quick=10, full=10, paper=1000), setting.seeds(quick=3)
     n_steps = setting.pick(quick=100, full=500, paper=500)
     deep = cosine_drift(setting, widths, seeds, n_samples=n_samples, n_steps=n_steps, depth=3)
-    # Deeper networks grow faster under the dot product: twice the rate of one layer would overflow at once.
+    # Deeper networks grow faster under the dot product: at twice this rate they would overflow at once.
     dot = dot_divergence(setting, widths, seeds, n_samples=n_samples, learning_rate=dot_rate(setting), depth=3)
     probes = _probes(setting, dataset, n_probe_samples)
     law = divergence_law(dot)

@@ -29,7 +29,7 @@ from kontrast.nets import MLP, parameters_of, pure_function
 from kontrast.runs import padded
 
 RATE = 0.1  # 0.01 barely moves f, 1 converges
-DELTA = 0.01
+DELTA = 0.01  # δ in the norms of cosine similarity
 MOST_PROBES = 10  # points at which tangent kernels are compared
 
 

@@ -1,4 +1,4 @@
-"""Claim A.spec: the whitened constraint W^T Σ W = I has a closed form, and it probes better."""
+"""Claim A.spec: the whitened constraint W^T Σ W = I has a closed form, and it classifies better."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ from kontrast.estimators import ContrastivePCA, SpectralContrastive, linear_prob
 from kontrast.runs import padded
 from kontrast.study import input_embeddings
 
+RIDGE = 1e-5
+ROUNDING = 1e-16  # a logarithmic axis cannot show a gap of 0
+HEAD_WIDTH, HEAD_COMPONENTS, HEAD_SAMPLES, HEAD_VIEWS = 64, 8, 300, 4
+STEPS = [t for t in log_steps(1000, 12) if t > 0]
+
 
 @claim(
     "A.spec",
@@ -38,7 +43,7 @@ from kontrast.study import input_embeddings
 def whitened(setting: Setting) -> Evidence:
     """Compare the closed form with trained, random and nearby heads, and fit linear probes tested on unseen samples."""
     on_cpu = replace(setting, device="cpu")  # thousands of steps of small matrices are slower on a GPU
-    heads = sweep([HEAD_WIDTH], setting.seeds(quick=2, full=5, paper=3), lambda w, s: _heads(on_cpu, w, s), t=_STEPS)
+    heads = sweep([HEAD_WIDTH], setting.seeds(quick=2, full=5, paper=3), lambda w, s: _heads(on_cpu, w, s), t=STEPS)
     probes, steps = _probes(setting), heads.t.values
     return judged(
         printed(
@@ -128,18 +133,6 @@ def _probe_findings(probes: xr.Dataset) -> Iterator[Finding]:
     )
 
 
-RIDGE = 1e-5
-
-
-ROUNDING = 1e-16  # a logarithmic axis cannot show a gap of 0
-
-
-HEAD_WIDTH, HEAD_COMPONENTS, HEAD_SAMPLES, HEAD_VIEWS = 64, 8, 300, 4
-
-
-_STEPS = [t for t in log_steps(1000, 12) if t > 0]
-
-
 def _heads(setting: Setting, width: int, seed: int) -> dict[str, object]:
     """Losses of heads over tanh features; none of these is zero on all samples, so Σ is regular without a ridge."""
     dataset, draw = setting.dataset_of(HEAD_SAMPLES), generator("heads", seed)
@@ -171,11 +164,11 @@ def _heads(setting: Setting, width: int, seed: int) -> dict[str, object]:
             {"head": 0.1 * random_head() / size},
             Problem(inputs, _loss, len(inputs)),
             learning_rate=0.25 / top,
-            n_steps=_STEPS[-1],
-            record_at=_STEPS,
+            n_steps=STEPS[-1],
+            record_at=STEPS,
             recorders={"loss": lambda now: _loss(now.outputs)},
         )
-        return (padded(run.records["loss"], len(_STEPS)) - best) / abs(best)
+        return (padded(run.records["loss"], len(STEPS)) - best) / abs(best)
 
     at_best = W.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(_loss(features @ at_best), at_best)
@@ -220,7 +213,8 @@ def _best_scaled(outputs: Tensor) -> float:
 
 def _probes(setting: Setting) -> xr.Dataset:
     """Test accuracy of a linear probe by width, seed and embedding."""
-    dataset, names = setting.dataset_of(450, labels=True), ("spectral", "contrastive-pca", "pixel-pca", "pixels")
+    dataset = setting.dataset_of(450, labels=True)  # to train on 300 at least
+    names = ("spectral", "contrastive-pca", "pixel-pca", "pixels")
     widths = setting.pick(quick=(128, 512, 1024), full=(128, 512, 2048), paper=(512, 2048, 8192))
     k, n_views = setting.pick(quick=32, full=32, paper=128), 8
     n_train = min(setting.pick(quick=1000, full=1000, paper=5000), 2 * len(dataset) // 3)

@@ -19,6 +19,19 @@ from kontrast.dynamics import Problem, Status, contrastive_problem
 from kontrast.losses import info_nce, nt_xent, supcon
 from kontrast.nets import MLP
 
+# Loss → its learning rate relative to the linear loss: a temperature of 1/2 doubles the slopes.
+LOSSES = {
+    "linear": 1.0,
+    "softmax": 1.0,
+    "log_softmax": 1.0,
+    "info_nce": 0.5,
+    "nt_xent": 0.5,
+    "supcon": 0.5,
+    "moco_dot": 0.5,
+    "linear_dot": 1.0,
+}
+TEMPERATURE = 0.5
+
 
 @claim(
     "A.variants",
@@ -90,22 +103,6 @@ def variants(setting: Setting) -> Evidence:
         ],
         setting={"n_samples": n_samples, "d_out": 10, "n_steps": n_steps, "data": names},
     )
-
-
-# Loss → its learning rate relative to the linear loss: a temperature of 1/2 doubles the slopes.
-LOSSES = {
-    "linear": 1.0,
-    "softmax": 1.0,
-    "log_softmax": 1.0,
-    "info_nce": 0.5,
-    "nt_xent": 0.5,
-    "supcon": 0.5,
-    "moco_dot": 0.5,
-    "linear_dot": 1.0,
-}
-
-
-TEMPERATURE = 0.5
 
 
 def _variant_run(
