@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,11 +62,14 @@ def test_numbers_of_numpy_and_devices_of_torch_are_taken() -> None:
     assert Setting(n_seeds=np.int64(3), device=torch.device("cpu")) == Setting(n_seeds=3)  # type: ignore[arg-type]
 
 
-def test_labels_are_asked_for_only_where_they_are_needed() -> None:
-    setting = Setting(data=("moons",))
-    assert setting.dataset_of(10).y is not None
-    with pytest.raises(InputError, match=r"needs 5000 samples with labels and 'digits' has 1797; choose another"):
-        QUICK.dataset_of(5000, labels=True)
+def test_labels_are_asked_for_only_where_they_are_needed(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((12, 4)))
+    setting = Setting(data=(str(tmp_path / "rows.npy"),))
+    assert len(setting.dataset_of(12)) == 12
+    with pytest.raises(
+        InputError, match=r"needs 10 samples with labels and '.*rows.npy' has 12 without labels; choose"
+    ):
+        setting.dataset_of(10, labels=True)
 
 
 def test_too_few_samples_and_unknown_data() -> None:
