@@ -139,7 +139,7 @@ BAD = [
     (["a.thm13"], "did you mean A.thm13?"),
     (["A.eq8", "--device", "cuda:77"], "device 'cuda:77' was asked for"),
     (["A.eq8", "--device", "tpu"], "device must look like"),
-    (["A.eq8", "--seeds", "0"], "seeds must be at least 1, got 0"),
+    (["A.eq8", "--seeds", "0"], "seeds must be a whole number of at least 1, got 0"),
     (["A.eq8", "--workers", "0"], "--workers must be at least 1, got 0"),
     (["A.eq8", "--data", "mnist6k"], "mnist5k"),
     (["A.eq8", "--data", "missing.npz"], "missing.npz"),

@@ -1,4 +1,4 @@
-"""A verdict follows from numbers by one rule, and evidence survives its file."""
+"""A verdict follows from numbers by one rule; evidence survives being stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from kontrast.claims import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
-from kontrast.claims.evidence import curve, evidence
+from kontrast.claims.evidence import against, corrected, curve, informative, judged, printed, shown
 from kontrast.linalg import fit_log_law, fit_power_law
 from kontrast.runs.store import from_bytes, to_bytes
 
@@ -94,9 +94,10 @@ def test_estimates_carry_the_interval_of_a_fit() -> None:
 
 
 def test_evidence_survives_the_file_bit_for_bit() -> None:
-    found = evidence(
-        {"exponent": Estimate(-0.5, -0.7, -0.3), "nothing": math.nan, "huge": math.inf},
-        [Criterion("exponent", "falls ≤ −½", high=0, role="corrected"), Criterion("huge", "large", low=1)],
+    found = judged(
+        corrected("exponent", Estimate(-0.5, -0.7, -0.3), "falls ≤ −½", high=0),
+        printed("huge", math.inf, "large", low=1),
+        *shown(nothing=math.nan),
         data=xr.Dataset({"gap": (("width", "seed"), np.array([[0.1, 0.2]]))}, coords={"width": [64], "seed": [0, 1]}),
         panels=[Panel("a, b", "x", "y", (curve("one", [1, 2], [3, math.nan]), Curve("two", (1.0,), (2.0,), "dashed")))],
         setting={"n_samples": 10},
@@ -110,3 +111,33 @@ def test_evidence_survives_the_file_bit_for_bit() -> None:
     assert read.warnings == ("gap is zero",)
     assert read.data.equals(found.data)
     assert read.verdict is found.verdict
+
+
+def test_findings_keep_number_range_and_sentence_together() -> None:
+    law = fit_power_law([1.0, 2.0, 4.0, 8.0], [1.0, 0.6, 0.2, 0.13])
+    data = xr.Dataset({"gap": (("width", "seed"), np.ones((2, 3)))}, coords={"width": [64, 128]})
+    found = judged(
+        printed("slope", law, "falls as 1/√M", low=-0.6, high=-0.4),
+        corrected("slope", law, "falls as 1/M", low=-1.2, high=-0.8),
+        informative("size", 3, "is small", high=1),
+        against("size", 3, "is large", low=2),
+        *shown(other=5.0),
+        data=data,
+        setting={"n_seeds": 7},
+    )
+    assert found.measured == {"slope": Estimate.of(law), "size": Estimate.of(3), "other": Estimate.of(5)}
+    assert found.criteria == (
+        Criterion("slope", "falls as 1/√M", low=-0.6, high=-0.4),
+        Criterion("slope", "falls as 1/M", low=-1.2, high=-0.8, role="corrected"),
+        Criterion("size", "is small", high=1, role="informative"),
+        Criterion("size", "is large", low=2, role="against"),
+    )
+    assert found.setting == {"widths": [64, 128], "n_seeds": 7}  # the claim's own word goes before that of the data
+    assert judged(data=data).setting == {"widths": [64, 128], "n_seeds": 3}
+
+
+def test_a_number_measured_twice_has_one_value() -> None:
+    again = judged(printed("x", math.nan, "small", high=1), corrected("x", math.nan, "large", low=2))
+    assert again.verdict is Verdict.UNDECIDED
+    with pytest.raises(ValueError, match="x was measured twice, as 1 and as 2"):
+        judged(printed("x", 1, "small", high=1), corrected("x", 2, "large", low=2))

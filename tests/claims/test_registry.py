@@ -1,13 +1,17 @@
-"""Claims are found by id or prefix; a slip of the pen is answered with the nearest id."""
+"""Claims are found by id or prefix; a misspelled id is answered with the nearest one."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from kontrast.claims import Verdict, all_claims, select
+import kontrast
+from kontrast.claims import PAPERS, Verdict, all_claims, select
 from kontrast.claims.registry import claim
 from kontrast.errors import InputError
 
+ROOT = Path(kontrast.__file__).parent
 PAPER_A = (
     *("lem9", "fig1", "init", "prop10", "fig2", "fig3", "lem7", "lem8", "lem11", "lem12", "thm13"),
     *("eq8", "eq10", "eq9", "lem16", "fig4", "lem17", "pca", "rem15", "prop18", "fig5", "forever", "closed"),
@@ -35,12 +39,12 @@ def test_a_prefix_ends_at_a_dot() -> None:
     ("given", "nearest"), [("A.porp18", "A.prop18"), ("a.pca", "A.pca"), ("A.fg3", "A.fig3"), ("A.forevr", "A.forever")]
 )
 def test_an_unknown_id_names_the_nearest(given: str, nearest: str) -> None:
-    with pytest.raises(InputError, match=rf"no claim is called '{given}'; did you mean {nearest}\?.*--list"):
+    with pytest.raises(InputError, match=rf"no claim is called '{given}'; did you mean {nearest}\?"):
         select([given])
 
 
-def test_an_id_like_nothing_names_the_list_alone() -> None:
-    with pytest.raises(InputError, match=r"no claim is called '@@@'; `kontrast verify --list` shows them all"):
+def test_an_id_like_no_other_names_all_claims() -> None:
+    with pytest.raises(InputError, match=r"no claim is called '@@@'; the claims are A\.lem9, A\.fig1, .*, D\."):
         select(["@@@"])
 
 
@@ -57,3 +61,16 @@ def test_every_claim_says_what_it_is() -> None:
         assert len(one.printed) > 10, one.id
         assert one.recorded is not Verdict.UNDECIDED, one.id
         assert one.recorded is not Verdict.CORRECTED or one.corrected, f"{one.id} is corrected, but to what?"
+
+
+def test_every_claim_of_paper_a_has_its_own_file_named_by_its_id() -> None:
+    for one in select(["A"]):
+        assert one.file == f"claims/a/{one.id.removeprefix('A.')}.py"
+        assert f'@claim(\n    "{one.id}"' in (ROOT / one.file).read_text()
+
+
+def test_every_claim_knows_its_file_and_its_paper() -> None:
+    for one in all_claims():
+        assert (ROOT / one.file).is_file(), one.id
+        assert one.paper is PAPERS[one.id[0]]
+        assert str(one.paper).startswith(one.paper.authors)

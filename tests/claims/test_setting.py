@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +42,8 @@ def test_choices_by_scale() -> None:
     ("options", "message"),
     [
         ({"scale": "tiny"}, "scale must be one of quick, full, paper, got 'tiny'"),
-        ({"n_seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"n_seeds": 0}, "n_seeds must be a whole number of at least 1, got 0"),
+        ({"n_seeds": True}, "n_seeds must be a whole number of at least 1, got True"),
         ({"device": "tpu"}, "device must look like"),
     ],
 )
@@ -56,8 +58,22 @@ def test_a_device_that_is_not_there() -> None:
         Setting(device="cuda")
 
 
+def test_numbers_of_numpy_and_devices_of_torch_are_taken() -> None:
+    assert Setting(n_seeds=np.int64(3), device=torch.device("cpu")) == Setting(n_seeds=3)  # type: ignore[arg-type]
+
+
+def test_labels_are_asked_for_only_where_they_are_needed(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((12, 4)))
+    setting = Setting(data=(str(tmp_path / "rows.npy"),))
+    assert len(setting.dataset_of(12)) == 12
+    with pytest.raises(
+        InputError, match=r"needs 10 samples with labels and '.*rows.npy' has 12 without labels; choose"
+    ):
+        setting.dataset_of(10, labels=True)
+
+
 def test_too_few_samples_and_unknown_data() -> None:
-    with pytest.raises(InputError, match="needs 5000 samples and 'digits' has 1797; give a larger --data"):
+    with pytest.raises(InputError, match="needs 5000 samples and 'digits' has 1797; choose another data set"):
         QUICK.pairs(5000, seed=0)
     with pytest.raises(DataError, match="nowhere"):
         Setting(data=("nowhere",)).pairs(5, seed=0)
@@ -91,5 +107,5 @@ def test_one_failed_seed_is_never_averaged_away() -> None:
 
 
 def test_the_same_data_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="give every data set once"):
+    with pytest.raises(InputError, match="data must name every data set once"):
         Setting(data=("digits", "digits"))

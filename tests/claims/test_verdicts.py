@@ -1,17 +1,31 @@
-"""Every claim, measured in its quick setting, has the verdict of the project's own table."""
+"""Every claim has the verdict of the project's own table."""
 
 from __future__ import annotations
 
 import pytest
 
-from kontrast.claims import all_claims, measure, select
-from tests.claims.breaks import QUICK
+from kontrast.claims import Setting, all_claims, measure_claim, select
+from tests.claims.breaks import QUICK, SMALL
 
 
-@pytest.mark.parametrize("claim_id", [claim.id for claim in all_claims()])
-def test_the_quick_verdict_is_the_recorded_one(claim_id: str) -> None:
+def assert_recorded(claim_id: str, setting: Setting) -> None:
     (claim,) = select([claim_id])
-    record = measure(claim, QUICK)
+    record = measure_claim(claim, setting)
     assert record.verdict is claim.recorded, {name: str(x) for name, x in record.evidence.measured.items()}
     assert record.evidence.setting
     assert all(curve.x and len(curve.x) == len(curve.y) for panel in record.evidence.panels for curve in panel.curves)
+
+
+@pytest.mark.parametrize("claim_id", [claim.id for claim in all_claims()])
+def test_the_verdict_is_the_recorded_one(claim_id: str) -> None:
+    assert_recorded(claim_id, SMALL.get(claim_id, QUICK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim_id", SMALL)
+def test_the_quick_verdict_is_the_recorded_one(claim_id: str) -> None:
+    assert_recorded(claim_id, QUICK)
+
+
+def test_small_settings_belong_to_claims() -> None:
+    assert SMALL.keys() <= {claim.id for claim in all_claims()}

@@ -1,4 +1,4 @@
-"""A verification resumes, never mixes results of other code or data, and says all in JSON."""
+"""A verification resumes, never mixes in results of other code or data, and tells everything in JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from kontrast.claims import (
     Claim,
-    Criterion,
     Evidence,
     Setting,
     Verdict,
@@ -22,7 +21,7 @@ from kontrast.claims import (
     verification_spec,
     verify,
 )
-from kontrast.claims.evidence import Estimate, evidence
+from kontrast.claims.evidence import Estimate, judged, printed, shown
 from kontrast.errors import InputError, StoreError
 
 QUICK = Setting(scale="quick")
@@ -39,9 +38,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             seen.append(claim_id)
             if value > 5:
                 raise KeyboardInterrupt
-            return evidence(
-                {"x": Estimate(value, value - 0.25, value + 0.25), "nan": math.nan}, [Criterion("x", "small", high=1)]
-            )
+            number = Estimate(value, value - 0.25, value + 0.25)
+            return judged(printed("x", number, "small", high=1), *shown(nan=math.nan))
 
         return Claim(claim_id, "Paper X", f"title {claim_id}", "printed", None, Verdict.HOLDS, measure)
 
@@ -97,7 +95,7 @@ def test_json_says_all(calls: Calls, tmp_path: Path) -> None:
     assert holds["measured"] == {"x": 0.5, "x_low": 0.25, "x_high": 0.75, "nan": None}
     criterion = {"low": None, "high": 1, "statement": "small", "holds": True, "sure": True}
     assert holds["expected"] == {"printed": {"x": criterion}}
-    assert {"id", "title", "source", "verdict", "measured", "expected", "setting", "seconds"} <= holds.keys()
+    assert {"id", "title", "source", "file", "verdict", "measured", "expected", "setting", "seconds"} <= holds.keys()
 
 
 def test_processes_give_the_same_numbers(tmp_path: Path) -> None:
@@ -114,8 +112,8 @@ def test_a_claim_that_the_data_cannot_answer_is_undecided_and_says_why(tmp_path:
     assert fig5.verdict is Verdict.UNDECIDED
     assert not fig5.as_recorded
     (warning,) = fig5.evidence.warnings
-    assert "not measured: claim A.fig5 needs labels and at least 800 samples" in warning
-    assert "has 40 samples and no labels; give another --data" in warning
+    assert warning.startswith("not measured: this claim needs 800 samples with labels and ")
+    assert warning.endswith("unlabelled.npz' has 40 without labels; choose another data set")
     assert eq8.verdict is Verdict.HOLDS
 
 

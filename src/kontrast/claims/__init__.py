@@ -1,15 +1,17 @@
-"""The papers' claims, each measured, judged by a stated criterion and corrected where it is wrong."""
+"""The claims of four papers, each measured, judged by stated criteria, and corrected where it is wrong."""
 
 from kontrast.claims import a as _a  # noqa: F401  (registers the claims of paper A)
 from kontrast.claims import b as _b  # noqa: F401  (and those of paper B)
 from kontrast.claims import c as _c  # noqa: F401  (and those of paper C)
 from kontrast.claims import d as _d  # noqa: F401  (and those of paper D)
 from kontrast.claims.evidence import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
+from kontrast.claims.papers import PAPERS, Paper
 from kontrast.claims.registry import Claim, all_claims, select
 from kontrast.claims.setting import SCALES, Setting
 from kontrast.claims.verification import (
     Record,
     measure,
+    measure_claim,
     reservations,
     stored_records,
     verification_name,
@@ -18,6 +20,7 @@ from kontrast.claims.verification import (
 )
 
 __all__ = [
+    "PAPERS",
     "SCALES",
     "Claim",
     "Criterion",
@@ -25,12 +28,14 @@ __all__ = [
     "Estimate",
     "Evidence",
     "Panel",
+    "Paper",
     "Record",
     "Setting",
     "Verdict",
     "all_claims",
     "judge",
     "measure",
+    "measure_claim",
     "reservations",
     "select",
     "stored_records",

@@ -1,4 +1,4 @@
-"""What a claim's measurement is, what it is held against, and the verdict that follows. Nobody chooses a verdict."""
+"""The measured numbers of a claim, the ranges they are held against, and the verdict that follows from both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Style = Literal["line", "plain", "dashed"]
 
 
 class Verdict(Enum):
-    """What the measurement says of the statement; the value says it in words."""
+    """The outcome of a claim; the value says it in words."""
 
     HOLDS = "holds"
     CORRECTED = "holds, corrected"
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured number with its interval; a plain number is its own interval."""
+    """A measured number with its confidence interval; the interval of a plain number is the number itself."""
 
     value: float
     low: float
@@ -41,7 +41,7 @@ class Estimate:
 
     @classmethod
     def of(cls, number: float | PowerLaw | LogLaw | Estimate) -> Estimate:
-        """The exponent of a power law, the slope of a logarithm, each with its interval, or a number as it is."""
+        """An estimate from a power law (its exponent), a logarithmic law (its slope) or a plain number."""
         if isinstance(number, Estimate):
             return number
         if isinstance(number, PowerLaw):
@@ -52,7 +52,7 @@ class Estimate:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is no interval to speak of."""
+        """Whether the number has no interval."""
         return self.low == self.value == self.high or math.isnan(self.value)
 
     def __str__(self) -> str:
@@ -66,9 +66,9 @@ class Estimate:
 class Criterion:
     """The measured number `name` lies between `low` and `high`; `statement` says what that means.
 
-    `printed` criteria test the statement as the paper prints it, `corrected` ones what is right instead, `informative`
-    ones whether a true bound says anything at this scale, and `against` ones what is found instead of a statement that
-    is refuted.
+    `role` says what the criterion tests: "printed" the statement as the paper prints it, "corrected" the correction,
+    "informative" whether a true bound says anything at this scale, "against" what is found in place of a refuted
+    statement.
     """
 
     name: str
@@ -78,12 +78,12 @@ class Criterion:
     role: Role = "printed"
 
     def holds(self, measured: Mapping[str, Estimate]) -> bool | None:
-        """Whether the number lies in the range; None where it is not a number."""
+        """Whether the number lies in the range; None if it is NaN."""
         value = measured[self.name].value
         return None if math.isnan(value) else self.low <= value <= self.high
 
     def is_sure(self, measured: Mapping[str, Estimate]) -> bool:
-        """Whether the whole interval lies on the side of the range that the value lies on."""
+        """Whether the whole interval lies inside the range, or the whole interval outside."""
         number = measured[self.name]
         inside = self.low <= number.low and number.high <= self.high
         return inside or number.high < self.low or number.low > self.high
@@ -98,7 +98,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a panel; `style` is "line" (with marks), "plain" (without) or "dashed" (a guide or a bound)."""
+    """One line of a panel; `style` is "line" (with markers), "plain" (without) or "dashed" (a guide or a bound)."""
 
     label: str
     x: tuple[float, ...]
@@ -108,7 +108,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture as numbers: the report draws it, from a stored result as well as from a fresh one."""
+    """One figure as numbers; the report draws it."""
 
     title: str
     x_label: str
@@ -119,7 +119,7 @@ class Panel:
 
 
 def curve(label: str, x: ArrayLike | Tensor, y: ArrayLike | Tensor, style: Style = "line") -> Curve:
-    """A `Curve` of arrays, or of tensors wherever they are."""
+    """A `Curve` from arrays, or from tensors on any device."""
     return Curve(label, _numbers(x), _numbers(y), style)
 
 
@@ -130,7 +130,7 @@ def _numbers(values: ArrayLike | Tensor) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All that one claim measured: numbers, what they are held against, raw arrays, pictures, warnings."""
+    """Everything that one claim measured: numbers and their criteria, raw arrays, figures, warnings."""
 
     measured: Mapping[str, Estimate]
     criteria: tuple[Criterion, ...]
@@ -141,11 +141,11 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that the numbers give; see `judge`."""
+        """The verdict that follows from the numbers; see `judge`."""
         return judge(self.measured, self.criteria)
 
     def to_dataset(self) -> xr.Dataset:
-        """The evidence as one dataset: raw arrays as variables, the rest as JSON in the attributes."""
+        """The evidence as one dataset: raw arrays as variables, the rest as JSON in an attribute."""
         plain = {
             "measured": {name: dataclasses.astuple(number) for name, number in self.measured.items()},
             "criteria": [dataclasses.asdict(criterion) for criterion in self.criteria],
@@ -157,7 +157,7 @@ class Evidence:
 
     @classmethod
     def from_dataset(cls, stored: xr.Dataset) -> Evidence:
-        """The evidence that `to_dataset` made."""
+        """The inverse of `to_dataset`."""
         plain = json.loads(stored.attrs["evidence"])
         panels = tuple(
             Panel(
@@ -180,32 +180,9 @@ class Evidence:
         )
 
 
-def evidence(
-    measured: Mapping[str, float | PowerLaw | LogLaw | Estimate],
-    criteria: Iterable[Criterion],
-    *,
-    data: xr.Dataset | None = None,
-    panels: Iterable[Panel] = (),
-    setting: Mapping[str, Any] | None = None,
-    warnings: Iterable[str] = (),
-) -> Evidence:
-    """Evidence from plain numbers and fitted laws; widths and seeds of the setting are those of `data`."""
-    data = xr.Dataset() if data is None else data
-    swept: dict[str, Any] = {"widths": [int(width) for width in data.width.values]} if "width" in data.coords else {}
-    swept |= {"n_seeds": data.sizes["seed"]} if "seed" in data.sizes else {}
-    return Evidence(
-        {name: Estimate.of(number) for name, number in measured.items()},
-        tuple(criteria),
-        data,
-        tuple(panels),
-        {**swept, **(setting or {})},
-        tuple(dict.fromkeys(warnings)),
-    )
-
-
 @dataclass(frozen=True)
 class Finding:
-    """One measured number and, where it is judged, the range that it is held against and the sentence about it."""
+    """One measured number and, if it is judged, its criterion."""
 
     name: str
     number: Estimate
@@ -221,24 +198,24 @@ def printed(name: str, number: Number, statement: str, *, low: float = -math.inf
 
 
 def corrected(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
-    """A number that tests what is right instead."""
+    """A number that tests the correction."""
     return _finding(name, number, statement, low, high, "corrected")
 
 
 def informative(
     name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf
 ) -> Finding:
-    """A number that tells whether a true bound says anything at this scale."""
+    """A number that tests whether a true bound says anything at this scale."""
     return _finding(name, number, statement, low, high, "informative")
 
 
 def against(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
-    """A number that shows what is found instead of a statement that is refuted."""
+    """A number that tests what is found in place of a refuted statement."""
     return _finding(name, number, statement, low, high, "against")
 
 
 def shown(**numbers: Number) -> tuple[Finding, ...]:
-    """Numbers that are reported and not judged."""
+    """Numbers that are reported but not judged."""
     return tuple(Finding(name, Estimate.of(number)) for name, number in numbers.items())
 
 
@@ -253,26 +230,45 @@ def judged(
     setting: Mapping[str, Any] | None = None,
     warnings: Iterable[str] = (),
 ) -> Evidence:
-    """The evidence of these findings; widths and seeds of the setting are those of `data`.
+    """The evidence that these findings make; widths and seeds of the setting are read off `data`.
 
-    A number may be held against two ranges (as printed, and as corrected): it then comes twice, each time the same.
+    A number that is held against two ranges, as printed and as corrected, is given twice with the same value.
     """
     measured: dict[str, Estimate] = {}
     for finding in findings:
         before = measured.setdefault(finding.name, finding.number)
-        if repr(before) != repr(finding.number):  # repr, as NaN is not equal to itself
+        if repr(before) != repr(finding.number):  # repr, because NaN differs from itself
             raise ValueError(f"{finding.name} was measured twice, as {before} and as {finding.number}")
-    criteria = tuple(finding.criterion for finding in findings if finding.criterion is not None)
-    return evidence(measured, criteria, data=data, panels=panels, setting=setting, warnings=warnings)
+    data = xr.Dataset() if data is None else data
+    swept: dict[str, Any] = {"widths": [int(width) for width in data.width.values]} if "width" in data.coords else {}
+    swept |= {"n_seeds": data.sizes["seed"]} if "seed" in data.sizes else {}
+    return Evidence(
+        measured,
+        tuple(finding.criterion for finding in findings if finding.criterion is not None),
+        data,
+        tuple(panels),
+        {**swept, **(setting or {})},
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def evidence(measured: Mapping[str, Number], criteria: Iterable[Criterion], **options: Any) -> Evidence:
+    """`judged`, with the numbers in one place and their criteria in another."""
+    numbers = {name: Estimate.of(number) for name, number in measured.items()}
+    return judged(*shown(**numbers), *(Finding(c.name, numbers[c.name], c) for c in criteria), **options)
 
 
 def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Verdict:
-    """The verdict by one rule for all claims.
+    """The verdict, by one rule for all claims.
 
-    A criterion that has no number leaves the claim undecided, and so does a correction that fails beside a printed
-    statement that holds, or a refutation without what was to be found instead: then this project is wrong. So does a
-    failure whose interval reaches into the range: more seeds or widths would tell. Else the claim holds as printed, or
-    as corrected, or it is refuted; and what holds but fails its informative criteria is vacuous.
+    A claim is undecided if
+    - one of its numbers is NaN, or it has neither printed nor corrected criteria;
+    - its correction fails although the printed statement holds, or it is refuted but what should be found instead is
+      not: in both cases this project is wrong;
+    - it fails, but by numbers whose intervals reach into the range: more seeds or widths would decide.
+
+    Otherwise the claim holds as printed, or as corrected, or it is refuted. A claim that holds but fails its
+    informative criteria is vacuous.
     """
     criteria = tuple(criteria)
     outcomes: dict[str, list[bool | None]] = {role: [] for role in get_args(Role)}

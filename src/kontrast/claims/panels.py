@@ -1,4 +1,4 @@
-"""Pictures that many claims share: against the width, against the step, with the power laws beside them."""
+"""Figures that many claims share: numbers against the width or the step, with power laws beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kontrast.claims.setting import seed_mean
 
 
 def width_panel(title: str, series: Mapping[str, xr.DataArray], y_label: str = "max |K(t) − K(0)|") -> Panel:
-    """Means over seeds against the width, with the paper's M^−1/2 and 1/M beside the first."""
+    """Means over seeds against the width, with guides M^−1/2 and 1/M through the first series."""
     first = next(iter(series.values()))
     widths, means = first.width.values, seed_mean(first)
     return Panel(
@@ -29,12 +29,22 @@ def width_panel(title: str, series: Mapping[str, xr.DataArray], y_label: str = "
 
 
 def step_panel(title: str, values: xr.DataArray, y_label: str = "max |K(t) − K(0)|") -> Panel:
-    """Means over seeds against the step, one line a width."""
+    """Means over seeds against the step, one line per width."""
     later = values.sel(t=values.t > 0)
     curves = tuple(
         curve(f"M = {width}", later.t, seed_mean(later.sel(width=width)), "plain") for width in later.width.values
     )
     return Panel(title, "step t", y_label, curves)
+
+
+def accuracy_panel(title: str, accuracy: xr.DataArray) -> Panel:
+    """Test accuracies over (width, seed, embedding), averaged over seeds; embeddings of the raw pixels are dashed."""
+    means = accuracy.mean("seed", skipna=False)
+    curves = tuple(
+        curve(str(name), means.width, means.sel(embedding=name), "dashed" if "pixel" in str(name) else "line")
+        for name in means.embedding.values
+    )
+    return Panel(title, "width M", "test accuracy", curves, y_log=False)
 
 
 def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:
@@ -44,5 +54,5 @@ def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:
 
 
 def log_steps(last: int, count: int = 16) -> list[int]:
-    """About `count` steps from 1 to `last`, evenly spaced on a logarithmic axis, with 0 in front."""
+    """Step 0, then about `count` steps from 1 to `last`, evenly spaced on a logarithmic axis."""
     return [0, *sorted({round(step) for step in np.geomspace(1, last, count)})]

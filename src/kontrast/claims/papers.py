@@ -1,4 +1,4 @@
-"""The four papers by name: what "paper A" to "paper D" stand for."""
+"""The four papers that "paper A" to "paper D" stand for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose claims are measured; `letter` is how ids and docstrings call it."""
+    """A paper whose claims are measured; ids and docstrings call it by its `letter`."""
 
     letter: str
     title: str
@@ -26,7 +26,8 @@ PAPERS = {
     for paper in (
         Paper(
             "A",
-            "When can we Approximate Wide Contrastive Models with Neural Tangent Kernels and Principal Component Analysis?",
+            "When can we Approximate Wide Contrastive Models with Neural Tangent Kernels and Principal Component "
+            "Analysis?",
             "Gautham Govind Anil, Pascal Esser, Debarghya Ghoshdastidar",
             2024,
             "https://arxiv.org/abs/2403.08673",

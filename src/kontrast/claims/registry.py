@@ -1,4 +1,4 @@
-"""Every claim by its id: one function each, found by id or prefix."""
+"""The registry of claims: one measuring function per claim, found by id or prefix."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kontrast.claims.evidence import Evidence, Verdict
+from kontrast.claims.papers import PAPERS, Paper
 from kontrast.claims.setting import Setting
 from kontrast.errors import InputError
 
@@ -17,7 +18,7 @@ Measurement = Callable[[Setting], Evidence]
 class Claim:
     """A statement of a paper and the function that measures it.
 
-    `recorded` is the verdict in the project's own table: `kontrast verify` fails where a measurement gives another.
+    `recorded` is the verdict in the project's own table: `kontrast verify` fails if a measurement gives another.
     """
 
     id: str
@@ -27,7 +28,17 @@ class Claim:
     corrected: str | None
     recorded: Verdict
     measure: Measurement
-    cost: int = 1  # roughly, against other claims; long ones start first
+    cost: int = 1  # rough run time relative to other claims; long ones start first
+
+    @property
+    def paper(self) -> Paper:
+        """The paper that the claim is about, by the letter that its id begins with."""
+        return PAPERS[self.id.partition(".")[0]]
+
+    @property
+    def file(self) -> str:
+        """The file that measures the claim, relative to the package: "claims/a/prop10.py"."""
+        return self.measure.__module__.partition(".")[2].replace(".", "/") + ".py"
 
 
 _CLAIMS: dict[str, Claim] = {}
@@ -55,12 +66,12 @@ def claim(
 
 
 def all_claims() -> tuple[Claim, ...]:
-    """Every claim, in the order of the papers."""
+    """All claims, in the order of the papers."""
     return tuple(_CLAIMS.values())
 
 
 def select(ids: Sequence[str]) -> tuple[Claim, ...]:
-    """The claims with these ids, or below these prefixes ("A", "B"); all without any. An unknown id is refused."""
+    """The claims with these ids or prefixes ("A", "B"); all of them if none is given. An unknown id is refused."""
     if not ids:
         return all_claims()
     chosen: dict[str, Claim] = {}
@@ -69,7 +80,7 @@ def select(ids: Sequence[str]) -> tuple[Claim, ...]:
         if not found:
             folded = {known.lower(): known for known in _CLAIMS}
             near = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.4)
-            hint = f"did you mean {folded[near[0]]}? " if near else ""
-            raise InputError(f"no claim is called {given!r}; {hint}`kontrast verify --list` shows them all")
+            hint = f"did you mean {folded[near[0]]}?" if near else f"the claims are {', '.join(_CLAIMS)}"
+            raise InputError(f"no claim is called {given!r}; {hint}")
         chosen |= {claim.id: claim for claim in found}
     return tuple(claim for claim in all_claims() if claim.id in chosen)

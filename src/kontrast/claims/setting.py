@@ -1,4 +1,4 @@
-"""Scale, data and device of a measurement; and the samples, networks and sweeps that all claims share."""
+"""The scale, data and device of a measurement; the samples, networks and sweeps that all claims share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kontrast.checks import resolve_device
+from kontrast.checks import require_choice, require_whole, resolve_device
 from kontrast.claims.evidence import Estimate
 from kontrast.data import Dataset, Pairs, default_view, load_data, make_pairs
 from kontrast.errors import InputError
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting:
-    """What decides the numbers of a verification beside the code.
+    """Everything besides the code that decides the numbers of a verification.
 
     Attributes:
-        scale: "quick" (seconds a claim), "full" (the setting behind the expected numbers) or "paper" (widths to
-            8192 and more, 500 steps, 1000 samples for its figures; for a GPU).
+        scale: "quick" (seconds per claim), "full" (the setting behind the expected numbers) or "paper" (widths of
+            8192 and more, 500 steps, 1000 samples in the figures; for a GPU).
         device: where tensors live.
-        n_seeds: runs that are averaged; each claim has its own default.
-        data: data sets by name or file; the first serves every claim, the others those that compare data.
+        n_seeds: number of runs to average over; each claim has its own default.
+        data: data sets by name or file; every claim uses the first, claims that compare data use the others too.
     """
 
     scale: Scale = "full"
@@ -47,45 +47,57 @@ class Setting:
     data: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise InputError(f"scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
+        require_choice("scale", self.scale, SCALES)
         resolve_device(self.device)
-        if self.n_seeds is not None and self.n_seeds < 1:
-            raise InputError(f"seeds must be at least 1, got {self.n_seeds}")
+        object.__setattr__(self, "device", str(self.device))  # torch's own object becomes a name, which JSON can hold
+        if self.n_seeds is not None:
+            object.__setattr__(self, "n_seeds", require_whole("n_seeds", self.n_seeds))
         if len(set(self.data)) < len(self.data):
-            raise InputError(f"give every data set once, got {list(self.data)}")
+            raise InputError(f"data must name every data set once, got {list(self.data)}")
 
     def pick(self, *, quick: T, full: T, paper: T) -> T:
         """The choice for this scale."""
         return {"quick": quick, "full": full, "paper": paper}[self.scale]
 
     def seeds(self, *, quick: int, full: int = 5, paper: int = 5) -> range:
-        """The seeds to average over: as many as the user asked for, or as the claim needs."""
+        """The seeds to average over: as many as `n_seeds` says, or the claim's own default."""
         return range(self.n_seeds or self.pick(quick=quick, full=full, paper=paper))
 
     @property
     def data_names(self) -> tuple[str, ...]:
-        """The data sets, with the default filled in: small digits for quick and full runs, MNIST for the paper's."""
+        """The data sets; by default the small digits, and MNIST at the paper's scale."""
         return self.data or ("mnist5k" if self.scale == "paper" else "digits",)
 
     def dataset(self, name: str | None = None) -> Dataset:
-        """A data set in float64; the first of `data_names` without a name."""
+        """The data set `name` in float64, by default the first of `data_names`."""
         return load_data(name or self.data_names[0], "all", None)
 
+    def dataset_of(self, n: int, *, labels: bool = False, name: str | None = None) -> Dataset:
+        """The same; refuses a data set of fewer than `n` samples, and one without labels if `labels` are needed."""
+        name = name or self.data_names[0]
+        dataset = self.dataset(name)
+        unlabeled = labels and dataset.y is None
+        if unlabeled or len(dataset) < n:
+            raise InputError(
+                f"this claim needs {n} samples{' with labels' if labels else ''} and {name!r} has {len(dataset)}"
+                f"{' without labels' if unlabeled else ''}; choose another data set"
+            )
+        return dataset
+
     def mean_square(self, name: str | None = None) -> float:
-        """The mean ‖x‖² of a data set, which sets the time scale of the dot product."""
+        """The mean ‖x‖² of a data set, which sets the time scale of training under the dot product."""
         return _mean_square(name or self.data_names[0])
 
     def pairs(self, n: int, *, seed: int, data: str | None = None) -> Pairs:
-        """Anchors with one cropped positive and one random negative each, as all of paper A's experiments have."""
+        """Anchors with one augmented positive and one random negative each, as in all experiments of paper A."""
         return self.labeled_pairs(n, seed=seed, data=data)[0]
 
     def labeled_pairs(self, n: int, *, seed: int, data: str | None = None) -> tuple[Pairs, Tensor | None]:
-        """The same with the anchors' labels, where the data has them."""
-        return _labeled_pairs(data or self.data_names[0], n, seed, self.device)
+        """The same with the anchors' labels, or None if the data has none."""
+        return _labeled_pairs(self, data or self.data_names[0], n, seed)
 
     def net(self, x: Tensor, width: int, d_out: int, *, seed: int, activation: str = "relu", depth: int = 1) -> MLP:
-        """Paper A's network (2) for rows like x, in float64; its weights depend on width and seed alone."""
+        """Paper A's network (2) for inputs like x, in float64; its weights depend only on the width and the seed."""
         return MLP(
             x.flatten(1).shape[1],
             width,
@@ -98,14 +110,12 @@ class Setting:
         )
 
 
-@functools.lru_cache(maxsize=16)  # widths share their samples
-def _labeled_pairs(data: str, n: int, seed: int, device: str) -> tuple[Pairs, Tensor | None]:
-    dataset, draw = load_data(data, "all", None), generator("pairs", seed)
-    if n > len(dataset):
-        raise InputError(f"this claim needs {n} samples and {data!r} has {len(dataset)}; give a larger --data")
+@functools.lru_cache(maxsize=16)  # networks of all widths see the same samples
+def _labeled_pairs(setting: Setting, data: str, n: int, seed: int) -> tuple[Pairs, Tensor | None]:
+    dataset, draw = setting.dataset_of(n, name=data), generator("pairs", seed)
     sample = dataset.subsample(n, generator=draw)
-    made = make_pairs(sample.x, views=default_view(dataset), generator=draw).to(device=device)
-    return made, None if sample.y is None else sample.y.to(device)
+    made = make_pairs(sample.x, views=default_view(dataset), generator=draw).to(device=setting.device)
+    return made, None if sample.y is None else sample.y.to(setting.device)
 
 
 @functools.lru_cache(maxsize=8)
@@ -114,21 +124,21 @@ def _mean_square(name: str) -> float:
 
 
 def loss_of(similarity: str, link: str = "linear", *, delta: float = 0.01, temperature: float = 1.0) -> ContrastiveLoss:
-    """Paper A's loss (1) by the names of its two parts."""
+    """Paper A's loss (1), by the names of its similarity and its link."""
     return ContrastiveLoss(similarity_from(similarity, delta=delta), link_from(link, temperature=temperature))
 
 
 def generator(purpose: str, *key: int) -> torch.Generator:
-    """A generator for one purpose and key: independent streams for different ones."""
+    """A random generator for one purpose and key; different purposes or keys give independent streams."""
     return generator_for(zlib.crc32(purpose.encode()), *key)
 
 
 def sweep(
     widths: Sequence[int], seeds: Sequence[int], measure: Callable[[int, int], Mapping[str, Any]], **coordinates: Any
 ) -> xr.Dataset:
-    """`measure(width, seed)` over the grid, one variable a key over (width, seed, …).
+    """Call `measure(width, seed)` over the grid; every key of its results becomes a variable over (width, seed, …).
 
-    Values that are arrays have the dimensions named in `coordinates`, in order: `step=(0, 10, 100)`, say.
+    Results that are arrays have the dimensions named in `coordinates`, in order, such as `step=(0, 10, 100)`.
     """
     rows = [[measure(width, seed) for seed in seeds] for width in widths]
     variables = {}
@@ -140,7 +150,7 @@ def sweep(
 
 
 def width_law(values: xr.DataArray, *, from_width: int = 0) -> Estimate:
-    """The exponent in the width of the mean over seeds, from some width on; NaN where a mean is no positive number."""
+    """The exponent in the width of the mean over seeds, from `from_width` on; NaN unless all means are positive."""
     means = values.where(values.width >= from_width, drop=True).mean("seed", skipna=False)
     if not (np.isfinite(means.values).all() and (means.values > 0).all()):
         return Estimate.of(math.nan)
@@ -148,12 +158,12 @@ def width_law(values: xr.DataArray, *, from_width: int = 0) -> Estimate:
 
 
 def seed_mean(values: xr.DataArray) -> NDArray[np.float64]:
-    """The mean over seeds; NaN where one seed is, so that no failed run is averaged away."""
+    """The mean over seeds; NaN if one seed is NaN, so that no failed run is averaged away."""
     return np.asarray(values.mean("seed", skipna=False).values, dtype=float)
 
 
 def largest(*values: float) -> float:
-    """The largest; NaN where one is, which Python's `max` would lose."""
+    """The largest value; NaN if one of them is, which Python's `max` would lose."""
     return float(np.max(values))
 
 

@@ -1,4 +1,4 @@
-"""Measuring claims and keeping what was measured: a folder that resumes, and records that say it all in JSON."""
+"""Measure claims and store the results in a folder, from which an interrupted verification resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import xarray as xr
 
 import kontrast
-from kontrast.claims.evidence import Evidence, Verdict, evidence
+from kontrast.claims.evidence import Evidence, Verdict, judged
 from kontrast.claims.registry import Claim, select
 from kontrast.claims.setting import Setting
 from kontrast.data import data_digest, load_data, require_contrast
@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One claim, measured; `command` is the command line that measured it, empty where there was none."""
+    """One measured claim; `command` is the command line that measured it, empty if there was none."""
 
     claim: Claim
     evidence: Evidence
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that the evidence gives."""
+        """The verdict that follows from the evidence."""
         return self.evidence.verdict
 
     @property
@@ -45,7 +45,7 @@ class Record:
         return self.verdict is self.claim.recorded
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON types; intervals become NAME_low and NAME_high, non-finite numbers null."""
+        """The record in JSON types; intervals become NAME_low and NAME_high, non-finite numbers None."""
         measured: dict[str, float | None] = {}
         for name, number in self.evidence.measured.items():
             measured[name] = _finite(number.value)
@@ -55,6 +55,7 @@ class Record:
             "id": self.claim.id,
             "title": self.claim.title,
             "source": self.claim.source,
+            "file": self.claim.file,
             "verdict": self.verdict.value,
             "recorded": self.claim.recorded.value,
             "measured": measured,
@@ -65,7 +66,7 @@ class Record:
         }
 
     def _expected(self) -> dict[str, dict[str, Any]]:
-        """Every criterion by its role and the number it tests."""
+        """Every criterion, by its role and the number that it tests."""
         found: dict[str, dict[str, Any]] = {}
         for c in self.evidence.criteria:
             found.setdefault(c.role, {})[c.name] = {
@@ -79,7 +80,7 @@ class Record:
 
 
 def verification_spec(setting: Setting) -> dict[str, Any]:
-    """What decides the numbers, as JSON types: the setting, the data's content and this code."""
+    """Everything that decides the numbers, in JSON types: the setting, the content of the data, and the code."""
     for name in setting.data_names:
         require_contrast(load_data(name, "all", None), name)
     spec = {
@@ -94,7 +95,7 @@ def verification_spec(setting: Setting) -> dict[str, Any]:
 
 
 def verification_name(spec: dict[str, Any]) -> str:
-    """A short name for the folder."""
+    """A short folder name for a verification."""
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     return f"{spec['scale']}-{digest[:8]}"
 
@@ -109,9 +110,9 @@ def verify(
     on_start: Callable[[list[str], list[str]], None] = lambda done, missing: None,
     on_done: Callable[[str], None] = lambda claim_id: None,
 ) -> list[Record]:
-    """Measure the claims that `folder` does not hold yet, and return all that were asked for, in order.
+    """Measure the claims that `folder` does not hold yet, and return the records of all `ids`, in order.
 
-    `command` is the command line behind this call, and is kept with what it measures.
+    `command` is the command line behind this call; it is stored with the results.
     """
     claims = select(ids)
     store = Store(folder, command="verify")
@@ -130,45 +131,48 @@ def verify(
 
 
 def stored_records(folder: Path | str) -> list[Record]:
-    """Every claim that a folder holds whole, in the order of the papers."""
+    """The records of all undamaged claims in a folder, in the order of the papers."""
     store = Store(folder, command="verify")
     return [_record(claim, store.read(claim.id)) for claim in select(()) if store.has(claim.id)]
 
 
 def reservations(folder: Path | str) -> list[str]:
-    """What to know before one trusts `stored_records`: results of other code, claims that it has to leave out."""
+    """Reasons to doubt `stored_records`: results of other code, and claims that had to be left out."""
     store = Store(folder, command="verify")
     spec = store.spec()
     if spec["format"] != FORMAT:
         raise StoreError(
-            f"{folder} was written by another kontrast (format {spec['format']}, here {FORMAT}); "
-            "open it with that version, or run `kontrast verify` with another --output"
+            f"{folder} was written by another version of kontrast (format {spec['format']}, here {FORMAT}); "
+            "open it with that version, or run `kontrast verify` again into a new folder"
         )
     known = {claim.id for claim in select(())}
     said = [f"{cell} is left out: this kontrast has no such claim" for cell in store.cells() if cell not in known]
     said += [
-        f"{cell} is left out: its file is damaged; run the same `kontrast verify` again to mend it"
+        f"{cell} is left out: its file is damaged; run the same `kontrast verify` again to repair it"
         for cell in store.cells()
         if cell in known and not store.has(cell)
     ]
     if spec["code"] != _code_digest():
-        said.append("measured by other code: statements and recorded verdicts are of the kontrast installed here")
+        said.append("measured by other code; statements and recorded verdicts are those of the installed kontrast")
     return said
 
 
-def measure(claim: Claim, setting: Setting) -> Record:
-    """One claim, here and now, kept nowhere."""
+def measure_claim(claim: Claim, setting: Setting) -> Record:
+    """Measure one claim without storing it."""
     start = time.perf_counter()
     found = claim.measure(setting)
     return Record(claim, found, time.perf_counter() - start)
 
 
+measure = measure_claim
+
+
 def _measure_and_store(setting: Setting, folder: Path, command: str, claim_id: str) -> None:
     (claim,) = (claim for claim in select((claim_id,)) if claim.id == claim_id)
     try:
-        record = measure(claim, setting)
-    except KontrastError as error:  # this data cannot answer this claim: undecided, and the report says why
-        record = Record(claim, evidence({}, (), warnings=[f"not measured: {error}"]), 0.0)
+        record = measure_claim(claim, setting)
+    except KontrastError as error:  # the data cannot answer this claim: undecided, and the report says why
+        record = Record(claim, judged(warnings=[f"not measured: {error}"]), 0.0)
     data = record.evidence.to_dataset().assign_attrs(seconds=record.seconds, command=json.dumps(command))
     Store(folder, command="verify").write(claim_id, data)
 
@@ -180,7 +184,7 @@ def _record(claim: Claim, stored: xr.Dataset) -> Record:
 
 @functools.cache
 def _code_digest() -> str:
-    """A hash of this package's source: results of other code are never resumed."""
+    """A hash of the package's source, so that results of other code are never resumed."""
     root = Path(kontrast.__file__).parent
     content = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The training runs that several claims of paper A look at, and what they write down."""
+"""Training runs that several claims of paper A share, and what they record."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from kontrast.linalg import LogLaw, fit_log_law
 from kontrast.nets import MLP, parameters_of, pure_function
 from kontrast.runs import padded
 
-RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
-DELTA = 0.01
-MOST_PROBES = 10  # points at which a tangent kernel is compared: 10 · 9/2 pairs of 10 × 10 entries
+RATE = 0.1  # 0.01 barely moves f, 1 converges
+DELTA = 0.01  # δ in the norms of cosine similarity
+MOST_PROBES = 10  # points at which tangent kernels are compared
 
 
 def train(
@@ -43,7 +43,7 @@ def train(
     learning_rate: float = RATE,
     keep_parameters: bool = False,
 ) -> Trajectory:
-    """Full-batch gradient descent of `net` from where it is."""
+    """Full-batch gradient descent from the present weights of `net`."""
     return gradient_descent(
         pure_function(net),
         parameters_of(net),
@@ -62,7 +62,7 @@ def probes_of(pairs: Pairs) -> Tensor:
 
 
 def ntk_change(net: MLP, probes: Tensor) -> Recorder:
-    """Max |K(t) − K(0)| over points and outputs, as in paper A's Figs 2, 3 and 5 to 7."""
+    """Recorder of max |K(t) − K(0)| over points and outputs, as in Figs. 2, 3 and 5 to 7 of paper A."""
     start = empirical_ntk(net, probes)
 
     def change(now: Snapshot) -> Tensor:
@@ -72,7 +72,7 @@ def ntk_change(net: MLP, probes: Tensor) -> Recorder:
 
 
 def dot_rate(setting: Setting, data: str | None = None) -> float:
-    """A learning rate for the dot product, whose time scale goes with the mean square norm of x; digits: about 0.05."""
+    """Learning rate for the dot product, whose time scale depends on the mean of ‖x‖²; about 0.05 on digits."""
     return 0.8 / setting.mean_square(data)
 
 
@@ -85,7 +85,7 @@ def dot_divergence(
     learning_rate: float,
     depth: int = 1,
 ) -> xr.Dataset:
-    """Training under the dot product: by width and seed the step at which a run overflows, and its NTK's change."""
+    """Train under the dot product; record the step at which every run overflows, and the change of its NTK."""
     steps = list(range(0, 81, 2))
 
     def measure(width: int, seed: int) -> dict[str, object]:
@@ -109,13 +109,13 @@ def dot_divergence(
 
 
 def divergence_law(data: xr.Dataset) -> LogLaw | None:
-    """The mean step of divergence on ln M, where every run diverged."""
+    """The mean step of divergence as a linear function of ln M; None unless every run diverged."""
     means = seed_mean(data.diverged_at)
     return fit_log_law(data.width.values, means) if np.isfinite(means).all() else None
 
 
 def divergence_panels(data: xr.Dataset) -> list[Panel]:
-    """When runs under the dot product overflow, and how their NTK gets there."""
+    """Figures of when runs under the dot product overflow, and of their NTK on the way."""
     return [
         Panel(
             "When training under the dot product overflows",
@@ -139,7 +139,7 @@ def cosine_drift(
     link: str = "linear",
     depth: int = 1,
 ) -> xr.Dataset:
-    """Training under cosine similarity: how far the NTK and the weights move, at steps that 100 is among."""
+    """Train under cosine similarity; record how far the NTK and the weights move, at step 100 among others."""
     steps = sorted({*log_steps(n_steps, setting.pick(quick=5, full=16, paper=16)), min(100, n_steps)})
 
     def measure(width: int, seed: int) -> dict[str, object]:
