@@ -45,13 +45,14 @@ SMALL: dict[str, Small] = {
     "B.prop1": Small(instead={128: 64, 200: 100}, constants={"N": 60}),
     "B.lem1": Small(n_seeds=6, instead={(64, 256, 1024): (32, 128, 512)}),
     "B.prop2": Small(),
-    "B.prop3": Small(instead={1000: 500, 2000: 500}, constants={"RATE": 0.2}),
+    "B.prop3": Small(instead={1000: 500, 2000: 500}, constants={"RATE": 0.2, "D": 4, "Z": 2, "MANY": 3, "ENOUGH": 5}),
     "B.ex1": Small(constants={"N": 60}),
     "B.thm1": Small(n_seeds=20),
     "B.fig2": Small(instead={40: 20}),
     "B.thm2": Small(
-        instead={(1, 3): (1,), (4e-3, 2e-3, 1e-3): (1e-2, 3e-3, 1e-3)}, constants={"MAX_STEPS": 9000}
-    ),  # B.fig6 has more layers
+        instead={(1, 3): (1,), (4e-3, 2e-3, 1e-3): (1e-2, 5e-3, 2e-3)},  # B.fig6 has more layers
+        constants={"FINEST": 2e-3, "MAX_STEPS": 4500},
+    ),
     "B.fig3": Small(instead={1500: 1100}),
     "B.fig6": Small(instead={1200: 600}, constants={"DEPTHS": (1, 3)}),
     "B.thm3": Small(constants={"TIMES": tuple(np.geomspace(0.01, 30, 11))}),

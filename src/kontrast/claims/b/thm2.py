@@ -26,6 +26,7 @@ FLOWS: dict[Flow, str] = {
     "oja": "the Stiefel flow in the canonical metric",
 }
 D, Z, WIDTH = 6, 2, 12
+FINEST = 1e-3  # the smallest learning rate of training
 MAX_STEPS = 20_000  # of (11), for its steps to 1 % of the least loss
 END = 1.0  # equations are compared up to this time: 1 to 4 of their time scales
 
@@ -78,8 +79,8 @@ def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
         *(
             corrected(
                 f"trained_error_{flow}",
-                float(values.sel(rate=1e-3).values.max()),
-                f"{flow}: trained networks follow the equation at η = 0.001",
+                float(values.sel(rate=FINEST).values.max()),
+                f"{flow}: trained networks follow the equation at η = {FINEST:g}",
                 high=2e-3,
             )
             for flow, values in trained.items()
@@ -97,7 +98,7 @@ def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
         corrected(
             "discrete_error",
             largest(*(worst[f"discrete_{flow}"] for flow in FLOWS)),
-            "(11) with the factor 2 follows the equation at η = 0.0005",
+            f"(11) with the factor 2 follows the equation at η = {FINEST / 2:g}",
             high=2e-3,
         ),
         corrected("closed_form_error_oja", worst["closed_form"], "Oja's flow has its closed form", high=1e-8),
@@ -128,9 +129,9 @@ def _panels(data: xr.Dataset, depths: Sequence[int], rates: Sequence[float]) -> 
         Panel(
             "QR of the raw step follows none of the equations",
             "layers",
-            "max |q_trained − q_equation| at η = 0.001",
+            f"max |q_trained − q_equation| at η = {FINEST:g}",
             (
-                *(curve(flow, layers, seed_mean(data[f"trained_{flow}"].sel(rate=1e-3))) for flow in FLOWS),
+                *(curve(flow, layers, seed_mean(data[f"trained_{flow}"].sel(rate=FINEST))) for flow in FLOWS),
                 curve("raw QR, nearest of the three", layers, seed_mean(data.raw_qr)),
             ),
             x_log=False,
@@ -217,11 +218,11 @@ def _against_training(net: MLP, C: Tensor, rates: Sequence[float]) -> dict[str, 
         found[f"trained_{flow}"] = np.array([distance(run, flow) for run in runs])
         if flow == "polar":
             found["polar_against_8"] = distance(runs[-1], "grassmann")
-        discrete = deep_linear_descent(C, start, flow=flow, depth=depth, **_half_way(5e-4))
+        discrete = deep_linear_descent(C, start, flow=flow, depth=depth, **_half_way(FINEST / 2))
         found[f"discrete_{flow}"] = distance(discrete, flow)
-    raw = _raw_qr(net, C, rate=1e-3)
+    raw = _raw_qr(net, C, rate=FINEST)
     found["raw_qr"] = float(np.min([distance(raw, flow) for flow in FLOWS]))
-    found["raw_qr_rise"] = float(torch.diff(raw.losses).max()) / 1e-3
+    found["raw_qr_rise"] = float(torch.diff(raw.losses).max()) / FINEST
     return found
 
 
@@ -248,6 +249,6 @@ def _steps_of_11(C: Tensor, start: Tensor) -> float:
     least = float(torch.linalg.eigvalsh(C)[:Z].sum())
     counts = []
     for as_printed in (True, False):
-        run = deep_linear_descent(C, start, learning_rate=1e-3, n_steps=MAX_STEPS, printed=as_printed)
+        run = deep_linear_descent(C, start, learning_rate=FINEST, n_steps=MAX_STEPS, printed=as_printed)
         counts.append(first_within(run.losses, least, 0.01))
     return counts[0] / counts[1]
