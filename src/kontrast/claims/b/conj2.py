@@ -114,12 +114,7 @@ def conjecture_2(setting: Setting) -> Evidence:
     found = {name: np.concatenate([cases.distances(d, z, n, name) for d, z in SHAPES]) for name, cases in kinds.items()}
     worst = {name: float(values.max()) for name, values in found.items()}
     return judged(
-        printed(
-            "worst",
-            largest(*worst.values()),
-            "v_1 … v_z lie in the span, in the worst case (1 − least projection)",
-            high=1e-6,
-        ),
+        printed("worst", largest(*worst.values()), "v_1 … v_z lie in the span (1 − least projection)", high=1e-6),
         *shown(
             n_cases=float(sum(len(values) for values in found.values())),
             **{f"worst_{name.replace(' ', '_').replace('-', '_')}": value for name, value in worst.items()},

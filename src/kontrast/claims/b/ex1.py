@@ -10,8 +10,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import NOISE_STD, moons, noisy_pairs
-from kontrast.claims.evidence import Curve, Evidence, Panel, Verdict, curve, judged, printed, shown
+from kontrast.claims.b.problems import NOISE_STD, maximum, minimum, moons, noisy_pairs
+from kontrast.claims.evidence import Curve, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep
@@ -61,53 +61,32 @@ def example_1(setting: Setting) -> Evidence:
         return found
 
     data = sweep((WIDTH,), seeds, measure, t=steps)
-    end = data.isel(t=-1)
     return judged(
-        printed(
-            "share_overflows_unconstrained",
-            float(data.overflows_unconstrained.mean()),
-            "without constraints the loss falls until it overflows",
-            low=1,
-        ),
-        printed(
-            "largest_rank_unconstrained",
-            float(data.rank_unconstrained.sel(t=COLLAPSED_AT).values.max()),
-            "without constraints the effective rank is 1 after 30 epochs",
-            high=1.01,
-        ),
-        printed(
-            "smallest_rank_scaled",
-            float(end.rank_scaled.values.min()),
-            "with the scaled loss it is nearly 2 after 500 epochs",
-            low=1.6,
-        ),
-        printed(
-            "smallest_rank_orthogonal",
-            float(end.rank_orthogonal.values.min()),
-            "with orthonormal weights it is nearly 2 after 500 epochs",
-            low=1.6,
-        ),
-        printed(
-            "largest_loss_spread_scaled",
-            float(data.spread_scaled.values.max()),
-            "the scaled loss settles (std/mean over the last 100 epochs)",
-            high=0.1,
-        ),
-        printed(
-            "loss_over_linear_optimum_scaled",
-            float(data.settled_scaled.values.mean()),
-            "the scaled loss ends near the least loss of a linear network (Prop. 3)",
-            low=0.7,
-            high=1,
-        ),
-        *shown(
-            loss_over_linear_optimum_orthogonal=float(data.settled_orthogonal.values.mean()),
-            mean_rank_at_the_start=float(data.rank_scaled.sel(t=0).values.mean()),
-        ),
+        *_findings(data),
         data=data,
         panels=[*_curves_of_training(data), *_embeddings(seeds[0], ends[seeds[0]])],
         setting={"n_samples": N, "d_out": Z, "learning_rate": RATE, "noise_std": NOISE_STD, "n_steps": N_STEPS},
     )
+
+
+def _findings(data: xr.Dataset) -> list[Finding]:
+    """Effective ranks of two outputs; losses at the end, relative to the least loss of a linear network (Prop. 3)."""
+    overflows, end = float(data.overflows_unconstrained.mean()), data.isel(t=-1)
+    rank, spread = maximum(data.rank_unconstrained.sel(t=COLLAPSED_AT)), maximum(data.spread_scaled)
+    rank_scaled, rank_orthogonal = minimum(end.rank_scaled), minimum(end.rank_orthogonal)
+    settled, settled_orthogonal = (float(data[f"settled_{m}"].values.mean()) for m in ("scaled", "orthogonal"))
+    return [
+        printed("share_overflows_unconstrained", overflows, "unconstrained, the loss falls until it overflows", low=1),
+        printed("largest_rank_unconstrained", rank, "unconstrained, the rank is 1 after 30 epochs", high=1.01),
+        printed("smallest_rank_scaled", rank_scaled, "with the scaled loss it is nearly 2 after 500 epochs", low=1.6),
+        printed(
+            "smallest_rank_orthogonal", rank_orthogonal, "with orthonormal weights it is nearly 2 as well", low=1.6
+        ),
+        printed("largest_loss_spread_scaled", spread, "the scaled loss settles (std/mean, last 100 epochs)", high=0.1),
+        printed("loss_over_linear_optimum_scaled", settled, "it settles near the linear optimum", low=0.7, high=1),
+        *shown(loss_over_linear_optimum_orthogonal=settled_orthogonal),
+        *shown(mean_rank_at_the_start=float(data.rank_scaled.sel(t=0).values.mean())),
+    ]
 
 
 def _net(width: int, seed: int, model: str) -> MLP:

@@ -99,37 +99,16 @@ def _findings(data: xr.Dataset) -> list[Finding]:
     network, equation = seed_mean(data.seconds_trained), seed_mean(data.seconds_flow)
     trained, flow = seed_mean(data.accuracy_trained), seed_mean(data.accuracy_flow)
     gaps = (*data.loss_gap_trained.values.reshape(-1), *data.loss_gap_flow.values.reshape(-1))
+    gap, difference = largest(*np.abs(gaps)), largest(*np.abs(trained - flow))
+    ratio, network_growth, growth = network / equation, network[-1] / network[0], equation[-1] / equation[0]
     return [
-        printed(
-            "largest_loss_gap", largest(*np.abs(gaps)), "both have converged, to 0.1 % of the least loss", high=NEAR
-        ),
+        printed("largest_loss_gap", gap, "both have converged, to 0.1 % of the least loss", high=NEAR),
         *shown(accuracy_trained=float(trained[-1]), accuracy_flow=float(flow[-1])),
-        printed(
-            "largest_accuracy_difference",
-            largest(*np.abs(trained - flow)),
-            "a linear SVM is equally accurate on both embeddings",
-            high=0.01,
-        ),
-        printed(
-            "step_time_ratio_narrowest",
-            float(network[0] / equation[0]),
-            "a step of the network takes longer than one of (11), at the smallest width (ratio)",
-            low=5,
-        ),
-        *shown(step_time_ratio_widest=float(network[-1] / equation[-1])),
-        printed(
-            "network_widest_over_narrowest",
-            float(network[-1] / network[0]),
-            "the network's time per step grows with h (ratio)",
-            low=1.2,
-        ),
-        printed(
-            "equation_widest_over_narrowest",
-            float(equation[-1] / equation[0]),
-            "that of (11) does not depend on h (ratio)",
-            low=0.5,
-            high=2,
-        ),
+        printed("largest_accuracy_difference", difference, "a linear SVM is equally accurate on both", high=0.01),
+        printed("step_time_ratio_narrowest", ratio[0], "a step of the network takes longer than one of (11)", low=5),
+        *shown(step_time_ratio_widest=ratio[-1]),
+        printed("network_widest_over_narrowest", network_growth, "the network's time per step grows with h", low=1.2),
+        printed("equation_widest_over_narrowest", growth, "that of (11) does not grow with h", low=0.5, high=2),
     ]
 
 

@@ -72,27 +72,21 @@ def _network_findings(data: xr.Dataset, phi: str) -> list[Finding]:
     """Parts of the tangent kernel of networks with one activation: exponents in the width, and sizes at the widest."""
     first_layer = width_law(data[f"share_{phi}"])
     share, distance = (float(data[f"{what}_{phi}"].isel(width=-1).mean(skipna=False)) for what in ("share", "last"))
+    cross, total = (width_law(data[f"{what}_{phi}"]) for what in ("cross", "total"))
     low, high = (0.5, 0.6) if phi == "tanh" else (0.47, 0.53)
+    stays = f"{phi}: the W₁ part does not fall"
     return [
         printed(f"exponent_of_first_layer_{phi}", first_layer, f"{phi}: the W₁ part vanishes", high=-0.4),
         printed(f"distance_to_last_layer_{phi}", distance, f"{phi}: the kernel is ⟨φ(W₁x), φ(W₁x')⟩", high=0.1),
-        corrected(
-            f"exponent_between_outputs_{phi}",
-            width_law(data[f"cross_{phi}"]),
-            f"{phi}: the kernel between outputs falls as h^−1/2",
-            low=-0.6,
-            high=-0.4,
-        ),
+        corrected(f"exponent_between_outputs_{phi}", cross, f"{phi}: outputs decouple as h^−1/2", low=-0.6, high=-0.4),
         corrected(
             f"exponent_to_the_infinite_ntk_{phi}",
-            width_law(data[f"total_{phi}"]),
-            f"{phi}: the whole kernel tends to the infinite NTK as h^−1/2",
+            total,
+            f"{phi}: the kernel tends to the infinite NTK",
             low=-0.65,
             high=-0.35,
         ),
-        corrected(
-            f"exponent_of_first_layer_{phi}", first_layer, f"{phi}: the W₁ part does not fall", low=-0.05, high=0.05
-        ),
+        corrected(f"exponent_of_first_layer_{phi}", first_layer, stays, low=-0.05, high=0.05),
         corrected(f"share_of_first_layer_{phi}", share, f"{phi}: the share of the W₁ part", low=low, high=high),
     ]
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from kontrast.claims.b.problems import (
     NOISE_STD,
+    maximum,
+    minimum,
     moons,
     noisy_pairs,
     orthogonal_net,
@@ -68,56 +70,40 @@ def non_contrastive(setting: Setting) -> Evidence:
 def _trace_findings(flow: xr.Dataset, mean: xr.Dataset, draws: Sequence[int]) -> list[Finding]:
     """The loss as a trace with either sign, and the expectation of C; all errors are relative."""
     errors = {name: seed_mean(values.isel(width=0)) for name, values in mean.items()}
-    second_moment = errors["moment"][-1]
+    second_moment, trace = errors["moment"][-1], "(12) is Tr(ΘC̃Θ^T) with C̃ = {}Σxx^{{+T}}"
     return [
-        printed(
-            "loss_error_printed_sign",
-            float(flow.printed.values.min()),
-            "(12) is Tr(ΘC̃Θ^T) with C̃ = Σxx^{+T}",
-            high=1e-12,
-        ),
-        corrected(
-            "loss_error_right_sign", float(flow.right.values.max()), "(12) is Tr(ΘC̃Θ^T) with C̃ = −Σxx^{+T}", high=1e-12
-        ),
+        printed("loss_error_printed_sign", minimum(flow.printed), trace.format(""), high=1e-12),
+        corrected("loss_error_right_sign", maximum(flow.right), trace.format("−"), high=1e-12),
         printed("expectation_error_second_moment", second_moment, "E[C] = −n E[xx^T] on half moons", high=0.05),
         corrected(
-            "expectation_error", errors["expected"][-1], "the closed form of E[C] is the mean over draws", high=0.02
+            "expectation_error",
+            errors["expected"][-1],
+            "the mean of C over draws is the closed form of E[C]",
+            high=0.02,
         ),
         corrected("expectation_error_covariance", errors["covariance"][-1], "E[C] = −n Cov(x)", high=0.02),
         corrected("expectation_error_second_moment", second_moment, "E[C] is not −n E[xx^T] on half moons", low=0.1),
         corrected("expectation_error_centred", errors["centred"][-1], "E[C] = −n E[xx^T] on centred data", high=0.02),
         *shown(exponent_in_draws=fit_power_law(np.array(draws), errors["expected"])),
-        corrected("largest_eigenvalue_of_mean", float(mean.top.values.max()), "E[C] is negative definite", high=-1e-4),
+        corrected("largest_eigenvalue_of_mean", maximum(mean.top), "E[C] is negative definite", high=-1e-4),
     ]
 
 
 def _dynamics_findings(flow: xr.Dataset) -> list[Finding]:
     """The collapse without constraints, and networks trained on (12) against (8) with either sign."""
-    worst = {name: float(values.values.max()) for name, values in flow.items() if values.dims == ("width", "seed")}
-    rank = float(flow.rank_free.isel(time=-1).values.max())
+    worst = {name: maximum(values) for name, values in flow.items() if values.dims == ("width", "seed")}
+    rank, apart = maximum(flow.rank_free.isel(time=-1)), minimum(flow.trained_printed)
+    right, bottom, size = (worst[name] for name in ("trained_right", "bottom_printed", "size_printed"))
+    follow, wrong = "networks follow (8) with C̃ = {}Σxx^{{+T}}", "(8) with the printed sign"
     return [
         corrected("collapse_error", worst["collapse"], "under (12) DOP853 agrees with the closed form", high=1e-6),
         corrected("collapse_rank", rank, "under (12) the outputs collapse (effective rank)", high=1.001),
         corrected("collapse_direction", worst["direction"], "they collapse to the top eigenvector of Σxx^T", high=0.1),
-        printed(
-            "training_error_printed_sign",
-            float(flow.trained_printed.values.min()),
-            "networks follow (8) with C̃ = Σxx^{+T}",
-            high=0.02,
-        ),
-        corrected(
-            "training_error_right_sign", worst["trained_right"], "networks follow (8) with C̃ = −Σxx^{+T}", high=0.02
-        ),
+        printed("training_error_printed_sign", apart, follow.format(""), high=0.02),
+        corrected("training_error_right_sign", right, follow.format("−"), high=0.02),
         corrected("end_sine_to_top", worst["top"], "networks end at the top eigenvectors of Σxx^T", high=0.1),
-        corrected(
-            "end_sine_to_bottom_printed",
-            worst["bottom_printed"],
-            "(8) with the printed sign ends at the bottom eigenvectors at h = d",
-            high=0.1,
-        ),
-        corrected(
-            "end_size_printed", worst["size_printed"], "(8) with the printed sign ends at 0 at h ≥ d + z", high=1e-3
-        ),
+        corrected("end_sine_to_bottom_printed", bottom, f"{wrong} ends at bottom eigenvectors at h = d", high=0.1),
+        corrected("end_size_printed", size, f"{wrong} ends at 0 at h ≥ d + z", high=1e-3),
     ]
 
 
@@ -244,9 +230,7 @@ def _train(net: MLP, pairs: Pairs, times: Sequence[float]) -> Tensor:
     """The maps (T, d, z) of a network during descent on (12)/n, every layer on the Grassmannian; C is not used."""
     parameters = parameters_of(net)
     problem = Problem(
-        inputs=pairs.rows,
-        objective=lambda U: alignment_loss(*pairs.split(U)[:2]).total / N,
-        size=pairs.n_anchors,
+        inputs=pairs.rows, objective=lambda U: alignment_loss(*pairs.split(U)[:2]).total / N, size=pairs.n_anchors
     )
     steps = [round(time / RATE) for time in times]
     run = gradient_descent(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
@@ -109,3 +110,13 @@ def first_within(losses: Tensor, least: float, share: float) -> float:
     """The first step whose loss is within `share` of the least one, relative to it; NaN if there is none."""
     there = (losses <= least + share * abs(least)).nonzero()
     return float(there[0]) if len(there) else float("nan")
+
+
+def maximum(values: xr.DataArray) -> float:
+    """The largest value; NaN if one is NaN."""
+    return float(values.values.max())
+
+
+def minimum(values: xr.DataArray) -> float:
+    """The smallest value; NaN if one is NaN."""
+    return float(values.values.min())

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import moons, noisy_pairs, output_velocity, runge_kutta
+from kontrast.claims.b.problems import maximum, minimum, moons, noisy_pairs, output_velocity, runge_kutta
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
@@ -81,20 +81,15 @@ def proposition_1(setting: Setting) -> Evidence:
 
 def _collapse_of_models(data: xr.Dataset) -> list[Finding]:
     """Linear, kernel and projected models against their closed forms; the ranks of networks."""
-    ranks = {m: float(data[f"rank_{m}"].isel(time=-1).values.max()) for m in MODELS}
+    ranks = {m: maximum(data[f"rank_{m}"].isel(time=-1)) for m in MODELS}
     rate = {m: float(np.median(data[f"rate_error_{m}"])) for m in MODELS}  # where λ₃ ≈ λ₂, the rate is reached late
-    worst_rate = {m: float(data[f"rate_error_{m}"].values.max()) for m in MODELS}
-    growth = largest(*(float(data[f"growth_error_{m}"].values.max()) for m in MODELS))
-    tanh, relu = (float(data[f"network_{phi}"].values.max()) for phi in ("tanh", "relu"))
+    worst_rate = {m: maximum(data[f"rate_error_{m}"]) for m in MODELS}
+    growth = largest(*(maximum(data[f"growth_error_{m}"]) for m in MODELS))
+    tanh, relu = (maximum(data[f"network_{phi}"]) for phi in ("tanh", "relu"))
     said = "{}: s₂/s₁ decays at the predicted rate (relative error, {})"
     return [
         *(
-            corrected(
-                f"error_{m}",
-                float(data[f"error_{m}"].values.max()),
-                f"{m}: DOP853 agrees with the closed form",
-                high=1e-6,
-            )
+            corrected(f"error_{m}", maximum(data[f"error_{m}"]), f"{m}: DOP853 agrees with the closed form", high=1e-6)
             for m in MODELS
         ),
         *(corrected(f"rank_{m}", ranks[m], f"{m}: the effective rank tends to 1", high=1.001) for m in MODELS),
@@ -114,10 +109,10 @@ def _collapse_of_models(data: xr.Dataset) -> list[Finding]:
 
 def _coupling_of_outputs(data: xr.Dataset) -> list[Finding]:
     """How strongly the equation of one output depends on the other, by loss and with a projector."""
-    at_one, projected = data.sel(scale=1.0), float(data.projected.values.min())
-    free, free_12 = (float(at_one[f"coupling_{m}"].values.max()) for m in ("contrastive", "non_contrastive"))
-    info_nce, spectral = (float(at_one[f"coupling_{m}"].values.min()) for m in ("info_nce", "spectral"))
-    difference, orthogonal = (float(data[name].values.max()) for name in ("difference", "projected_orthogonal"))
+    at_one, projected = data.sel(scale=1.0), minimum(data.projected)
+    free, free_12 = (maximum(at_one[f"coupling_{m}"]) for m in ("contrastive", "non_contrastive"))
+    info_nce, spectral = (minimum(at_one[f"coupling_{m}"]) for m in ("info_nce", "spectral"))
+    difference, orthogonal = (maximum(data[name]) for name in ("difference", "projected_orthogonal"))
     small = seed_mean(data.coupling_info_nce.isel(width=0))[:3]
     law = fit_power_law(np.array(SCALES[:3]), small) if (small > 0).all() else math.nan
     return [
@@ -129,9 +124,7 @@ def _coupling_of_outputs(data: xr.Dataset) -> list[Finding]:
         corrected("coupling_projected", projected, "projected outputs interact", low=0.02),
         corrected("coupling_projected_orthogonal", orthogonal, "they do not if AA^T = I", high=1e-12),
         corrected("coupling_info_nce", info_nce, "InfoNCE couples outputs", low=1e-3),
-        corrected(
-            "exponent_of_info_nce_coupling", law, "the coupling by InfoNCE grows as ‖Θ‖² near Θ = 0", low=1.8, high=2.2
-        ),
+        corrected("exponent_of_info_nce_coupling", law, "this coupling grows as ‖Θ‖² near Θ = 0", low=1.8, high=2.2),
         corrected("coupling_spectral", spectral, "the spectral loss couples outputs", low=1e-3),
     ]
 
@@ -140,16 +133,13 @@ def _end_of_descent(data: xr.Dataset) -> list[Finding]:
     """Effective rank of a linear model with two outputs after gradient descent, by loss."""
     ranks = {m: data[f"rank_under_{m}"].isel(step=-1).values for m in LOSSES}
     info_nce = float(ranks["info_nce"].min())
+    free, free_12, spectral = ranks["contrastive"].max(), ranks["non_contrastive"].max(), ranks["spectral"].min()
     return [
         printed("rank_under_info_nce", info_nce, "a linear model collapses under InfoNCE", high=1.01),
-        corrected("rank_under_contrastive", float(ranks["contrastive"].max()), "it collapses under (1)", high=1.01),
-        corrected(
-            "rank_under_non_contrastive", float(ranks["non_contrastive"].max()), "it collapses under (12)", high=1.01
-        ),
+        corrected("rank_under_contrastive", float(free), "it collapses under (1)", high=1.01),
+        corrected("rank_under_non_contrastive", float(free_12), "it collapses under (12)", high=1.01),
         corrected("rank_under_info_nce", info_nce, "it keeps its two dimensions under InfoNCE", low=1.7),
-        corrected(
-            "rank_under_spectral", float(ranks["spectral"].min()), "it keeps them under the spectral loss", low=1.7
-        ),
+        corrected("rank_under_spectral", float(spectral), "it keeps them under the spectral loss", low=1.7),
     ]
 
 
@@ -178,10 +168,7 @@ def _models(seed: int) -> dict[str, Model]:
 
     return {
         "linear": Model(
-            lambda times: linear_collapse(C, theta, times=times),
-            x,
-            output_velocity(x @ x.mT / N, pairs),
-            x @ theta.mT,
+            lambda times: linear_collapse(C, theta, times=times), x, output_velocity(x @ x.mT / N, pairs), x @ theta.mT
         ),
         "kernel": Model(
             lambda times: kernel_collapse(K, S, start, times=times), identity, output_velocity(K, pairs), start

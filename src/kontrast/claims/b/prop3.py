@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with
+from kontrast.claims.b.problems import matrix_with, maximum, minimum
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
@@ -80,56 +80,23 @@ def proposition_3(setting: Setting) -> Evidence:
 
 def _findings(four: xr.Dataset, by_width: xr.Dataset) -> list[Finding]:
     """The four problems at a sufficient width, and (4) by width; gaps and excesses are relative."""
-    at_d = by_width.sel(width=D).reached.values
-    below = by_width.reached.where(by_width.width < ENOUGH, drop=True).values
-    enough = by_width.reached.where(by_width.width >= ENOUGH, drop=True).values
+    reached, numbered = by_width.reached, list(enumerate(PROBLEMS, start=1))
+    at_d, most_at_d = minimum(reached.sel(width=D)), maximum(reached.sel(width=D))
+    below = minimum(reached.where(by_width.width < ENOUGH, drop=True))
+    enough = maximum(np.abs(reached.where(by_width.width >= ENOUGH, drop=True)))
+    gaps, lowest = ({p: four[f"{what}_{p}"] for p in PROBLEMS} for what in ("gap", "lowest"))
+    common, error = maximum(four.common), maximum(by_width.error)
+    there, under = "({}): descent reaches the optimum", "({}): no feasible point is below the optimum"
     return [
-        printed("excess_at_h_equal_d", float(at_d.min()), "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
-        *(
-            corrected(
-                f"gap_{name}",
-                float(four[f"gap_{name}"].values.max()),
-                f"({k}): descent reaches the optimum at h = d + z − k",
-                low=-1e-9,
-                high=1e-3,
-            )
-            for k, name in enumerate(PROBLEMS, start=1)
-        ),
-        *(
-            corrected(
-                f"lowest_point_{name}",
-                float(four[f"lowest_{name}"].values.min()),
-                f"({k}): no feasible point is below the optimum",
-                low=-1e-12,
-            )
-            for k, name in enumerate(PROBLEMS, start=1)
-        ),
-        corrected(
-            "spread_of_common_weights",
-            float(four.common.values.max()),
-            "the optimal weights of (4) are optimal in all four problems",
-            high=1e-12,
-        ),
-        corrected("excess_at_h_equal_d", float(at_d.min()), "(4) has a larger optimum at h = d", low=0.02),
-        *shown(largest_excess_at_h_equal_d=float(at_d.max())),
-        corrected(
-            "smallest_excess_below_the_width",
-            float(below.min()),
-            "(4) has a larger optimum at every h < d + z − k",
-            low=0.01,
-        ),
-        corrected(
-            "excess_from_the_width_on",
-            float(np.abs(enough).max()),
-            "(4) reaches the optimum at every h ≥ d + z − k",
-            high=1e-3,
-        ),
-        corrected(
-            "error_of_predicted_excess",
-            float(by_width.error.values.max()),
-            "the closed form predicts the optimum of (4) at every width",
-            high=1e-3,
-        ),
+        printed("excess_at_h_equal_d", at_d, "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
+        *(corrected(f"gap_{p}", maximum(gaps[p]), there.format(k), low=-1e-9, high=1e-3) for k, p in numbered),
+        *(corrected(f"lowest_point_{p}", minimum(lowest[p]), under.format(k), low=-1e-12) for k, p in numbered),
+        corrected("spread_of_common_weights", common, "optimal weights of (4) are optimal in all four", high=1e-12),
+        corrected("excess_at_h_equal_d", at_d, "(4) has a larger optimum at h = d", low=0.02),
+        *shown(largest_excess_at_h_equal_d=most_at_d),
+        corrected("smallest_excess_below_the_width", below, "(4) has a larger optimum at all h < d + z − k", low=0.01),
+        corrected("excess_from_the_width_on", enough, "(4) reaches the optimum at all h ≥ d + z − k", high=1e-3),
+        corrected("error_of_predicted_excess", error, "the closed form predicts the optimum of (4)", high=1e-3),
     ]
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.claims.b.problems import first_within, mixed_matrix, orthogonal_net, start_of
+from kontrast.claims.b.problems import first_within, maximum, minimum, mixed_matrix, orthogonal_net, start_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep
@@ -65,48 +65,32 @@ def theorem_2(setting: Setting) -> Evidence:
 
 def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
     """Distances max |q − q'| between outputs of flows, equations and trained networks."""
-    worst = {name: float(values.values.max()) for name, values in data.items() if values.dims == ("depth", "seed")}
+    worst = {name: maximum(values) for name, values in data.items() if values.dims == ("depth", "seed")}
     trained = {flow: data[f"trained_{flow}"] for flow in FLOWS}
+    finest = {flow: maximum(values.sel(rate=FINEST)) for flow, values in trained.items()}
+    slowest = {flow: values.max(("depth", "seed"), skipna=False).values for flow, values in trained.items()}
+    orders = {flow: fit_power_law(np.array(rates), values) for flow, values in slowest.items()}
+    discrete = largest(*(worst[f"discrete_{flow}"] for flow in FLOWS))
     steps = _steps_of_11(C=mixed_matrix(D, 0), start=start_of(orthogonal_net(D, WIDTH, Z, 0)))
+    follow, order = (
+        f"trained networks follow the equation at η = {FINEST:g}",
+        "their error is proportional to η (exponent)",
+    )
     return [
         printed("polar_against_8", worst["polar_against_8"], "projected descent follows (8) at every depth", high=2e-3),
         *(
-            corrected(
-                f"equation_error_{flow}", worst[f"equation_{flow}"], f"{flow} obeys its equation: {what}", high=1e-8
-            )
+            corrected(f"equation_error_{flow}", worst[f"equation_{flow}"], f"{what} obeys its equation", high=1e-8)
             for flow, what in FLOWS.items()
         ),
-        *(
-            corrected(
-                f"trained_error_{flow}",
-                float(values.sel(rate=FINEST).values.max()),
-                f"{flow}: trained networks follow the equation at η = {FINEST:g}",
-                high=2e-3,
-            )
-            for flow, values in trained.items()
-        ),
-        *(
-            corrected(
-                f"order_in_rate_{flow}",
-                fit_power_law(np.array(rates), values.max(("depth", "seed"), skipna=False).values),
-                f"{flow}: their error is proportional to η (exponent)",
-                low=0.8,
-                high=1.2,
-            )
-            for flow, values in trained.items()
-        ),
+        *(corrected(f"trained_error_{f}", finest[f], f"{f}: {follow}", high=2e-3) for f in FLOWS),
+        *(corrected(f"order_in_rate_{f}", orders[f], f"{f}: {order}", low=0.8, high=1.2) for f in FLOWS),
         corrected(
-            "discrete_error",
-            largest(*(worst[f"discrete_{flow}"] for flow in FLOWS)),
-            f"(11) with the factor 2 follows the equation at η = {FINEST / 2:g}",
-            high=2e-3,
+            "discrete_error", discrete, f"(11) with the factor 2 follows the equations at η = {FINEST / 2:g}", high=2e-3
         ),
         corrected("closed_form_error_oja", worst["closed_form"], "Oja's flow has its closed form", high=1e-8),
         corrected("square_layers_moved", worst["square_layers"], "the left factor freezes square layers", high=1e-12),
         corrected("steps_of_11_over_corrected", steps, "(11) as printed needs twice the steps", low=1.8, high=2.2),
-        corrected(
-            "raw_qr_distance", float(data.raw_qr.values.min()), "QR of the raw step is far from all three", low=0.02
-        ),
+        corrected("raw_qr_distance", minimum(data.raw_qr), "QR of the raw step is far from all three", low=0.02),
         corrected(
             "raw_qr_largest_rise", worst["raw_qr_rise"], "QR of the raw step can raise the loss (rise over η)", low=0.01
         ),
@@ -115,7 +99,7 @@ def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
 
 def _panels(data: xr.Dataset, depths: Sequence[int], rates: Sequence[float]) -> list[Panel]:
     layers = np.array(depths) + 1
-    away_from_8 = float(data.polar_against_8.values.max())
+    away_from_8 = maximum(data.polar_against_8)
     return [
         Panel(
             "Trained networks approach their equation",

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with, orthogonal_net, start_of
+from kontrast.claims.b.problems import matrix_with, maximum, minimum, orthogonal_net, start_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, sweep
@@ -85,54 +85,24 @@ def theorem_3(setting: Setting) -> Evidence:
 def _findings(data: xr.Dataset) -> list[Finding]:
     """Sizes |q| at the end at h = d and above, distances to ±v_1, errors of the exact solution."""
     square, wider = data.sel(width=D), data.sel(width=[D + 1, 2 * D])
-    size_square = float(square.end_size_positive.values.min())
+    size = minimum(square.end_size_positive)
+    trained, trained_wider = minimum(square.trained_size_positive), maximum(wider.trained_size_positive)
+    distance, negative = maximum(square.end_distance_positive), maximum(data.end_distance_negative)
+    exact = largest(maximum(data.error_positive), maximum(data.error_negative))
+    formula = largest(maximum(wider.paper_formula_positive), maximum(wider.paper_formula_negative))
+    above, at_d = "all eigenvalues positive, h > d", "all eigenvalues positive, h = d"
     return [
-        printed("end_size_positive_square", size_square, "all eigenvalues positive, h = d: |q| → 0", high=1e-3),
+        printed("end_size_positive_square", size, f"{at_d}: |q| → 0", high=1e-3),
+        corrected("end_size_positive_wider", maximum(wider.end_size_positive), f"{above}: |q| → 0", high=1e-3),
+        corrected("end_size_positive_square", size, f"{at_d}: |q| stays at 1", low=1 - 1e-9),
+        corrected("trained_size_positive_square", trained, f"{at_d}: |q| of a trained network stays 1", low=1 - 1e-9),
+        corrected("trained_size_positive_wider", trained_wider, f"{above}: |q| of a trained network falls", high=0.5),
+        corrected("end_distance_positive_square", distance, f"{at_d}: q → ±v_1", high=1e-3),
         corrected(
-            "end_size_positive_wider",
-            float(wider.end_size_positive.values.max()),
-            "all eigenvalues positive, h > d: |q| → 0",
-            high=1e-3,
+            "end_distance_negative", negative, "a negative eigenvalue: q → ±v_1, with the sign of q_0", high=1e-3
         ),
-        corrected(
-            "end_size_positive_square", size_square, "all eigenvalues positive, h = d: |q| stays at 1", low=1 - 1e-9
-        ),
-        corrected(
-            "trained_size_positive_square",
-            float(square.trained_size_positive.values.min()),
-            "trained networks, h = d: |q| stays at 1",
-            low=1 - 1e-9,
-        ),
-        corrected(
-            "trained_size_positive_wider",
-            float(wider.trained_size_positive.values.max()),
-            "trained networks, h > d: |q| falls",
-            high=0.5,
-        ),
-        corrected(
-            "end_distance_positive_square",
-            float(square.end_distance_positive.values.max()),
-            "all eigenvalues positive, h = d: q → ±v_1",
-            high=1e-3,
-        ),
-        corrected(
-            "end_distance_negative",
-            float(data.end_distance_negative.values.max()),
-            "a negative eigenvalue: q → ±v_1, with the sign of the start",
-            high=1e-3,
-        ),
-        corrected(
-            "exact_error",
-            largest(float(data.error_positive.values.max()), float(data.error_negative.values.max())),
-            "the exact solution agrees with DOP853",
-            high=1e-8,
-        ),
-        corrected(
-            "formula_error",
-            largest(float(wider.paper_formula_positive.values.max()), float(wider.paper_formula_negative.values.max())),
-            "|q|² of the exact solution is given by κ",
-            high=1e-10,
-        ),
+        corrected("exact_error", exact, "the exact solution agrees with DOP853", high=1e-8),
+        corrected("formula_error", formula, "|q|² of the exact solution is given by κ", high=1e-10),
     ]
 
 
