@@ -1,27 +1,35 @@
-"""Paper B: learning dynamics of self-supervised models."""
+"""Paper B: Esser, Mukherjee and Ghoshdastidar, "Representation Learning Dynamics of Self-Supervised Models"."""
 
 # In the order of the paper, which is the order of `kontrast verify`.
 # isort: off
-from kontrast.claims.b import collapse
-from kontrast.claims.b import interaction
-from kontrast.claims.b import frobenius
-from kontrast.claims.b import constraints
-from kontrast.claims.b import half_moons
-from kontrast.claims.b import nonlinear
-from kontrast.claims.b import flows
-from kontrast.claims.b import limits
-from kontrast.claims.b import downstream
-from kontrast.claims.b import non_contrastive
+from kontrast.claims.b import prop1
+from kontrast.claims.b import lem1
+from kontrast.claims.b import prop2
+from kontrast.claims.b import prop3
+from kontrast.claims.b import ex1
+from kontrast.claims.b import thm1
+from kontrast.claims.b import fig2
+from kontrast.claims.b import thm2
+from kontrast.claims.b import fig3
+from kontrast.claims.b import fig6
+from kontrast.claims.b import thm3
+from kontrast.claims.b import conj2
+from kontrast.claims.b import fig5
+from kontrast.claims.b import nc
 
 __all__ = [
-    "collapse",
-    "constraints",
-    "downstream",
-    "flows",
-    "frobenius",
-    "half_moons",
-    "interaction",
-    "limits",
-    "non_contrastive",
-    "nonlinear",
+    "conj2",
+    "ex1",
+    "fig2",
+    "fig3",
+    "fig5",
+    "fig6",
+    "lem1",
+    "nc",
+    "prop1",
+    "prop2",
+    "prop3",
+    "thm1",
+    "thm2",
+    "thm3",
 ]

@@ -1,4 +1,4 @@
-"""What the claims of paper B are measured on: half moons, matrices C with known spectra, orthogonal networks."""
+"""The problems of paper B's claims: half moons, matrices C with known spectra, networks with orthonormal layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
@@ -16,24 +17,25 @@ from kontrast.deep_linear import data_matrix
 from kontrast.linalg import random_frame
 from kontrast.nets import MLP
 
-NOISE = 0.1  # the standard deviation of x^+ − x, and of the moons' third coordinate
+NOISE_STD = 0.1  # of x^+ − x, and of the third coordinate of the half moons
+MOONS = {"data": "half moons in R³", "n_samples": 200, "d": 3, "z": 2}  # the setting of B.fig3 and B.fig6
 
 
 def moons(n: int, seed: int) -> Tensor:
-    """Paper B's Fig. 1a as rows (n, 3)."""
-    return half_moons(n, generator=generator("half moons", seed), third_std=NOISE, dtype=torch.float64).rows
+    """The half moons of Fig. 1a as rows (n, 3)."""
+    return half_moons(n, generator=generator("half moons", seed), third_std=NOISE_STD, dtype=torch.float64).rows
 
 
-def noisy_pairs(x: Tensor, seed: int, *, noise: float = NOISE) -> Pairs:
-    """Each sample an anchor, x + ε its positive, another sample its negative (Example 1)."""
+def noisy_pairs(x: Tensor, seed: int) -> Pairs:
+    """Pairs of Example 1: every sample x is an anchor, x + ε its positive, another sample its negative."""
     draw, n = generator("noisy pairs", seed), len(x)
-    positive = x + noise * torch.randn(x.shape, generator=draw, dtype=x.dtype)
+    positive = x + NOISE_STD * torch.randn(x.shape, generator=draw, dtype=x.dtype)
     anchor = torch.arange(n)
     return Pairs(torch.cat([x, positive]), anchor, anchor[:, None] + n, draw_negatives(n, 1, generator=draw))
 
 
 def moon_matrix(n: int, seed: int) -> Tensor:
-    """C of (5) for half moons, over the number of anchors, so that the time scale does not depend on it."""
+    """C of (5) for half moons, divided by the number of anchors so that the time scale does not depend on it."""
     return data_matrix(noisy_pairs(moons(n, seed), seed)) / n
 
 
@@ -45,7 +47,7 @@ def matrix_with(eigenvalues: Tensor, seed: int) -> Tensor:
 
 
 def mixed_matrix(d: int, seed: int) -> Tensor:
-    """A matrix with eigenvalues in ±1, at least two of them below −1/2."""
+    """A matrix with eigenvalues between −1 and 1, at least two of them below −1/2."""
     draw = generator("mixed", seed)
     values = 2 * torch.rand(d, generator=draw, dtype=torch.float64) - 1
     values[:2] = -(1 + values[:2].abs()) / 2
@@ -53,7 +55,7 @@ def mixed_matrix(d: int, seed: int) -> Tensor:
 
 
 def orthogonal_net(d: int, width: int, z: int, seed: int, *, depth: int = 1, activation: str = "linear") -> MLP:
-    """The network of Sec. 3 and 4: Haar-distributed layers, no factors, float64."""
+    """The network of Sec. 3 and 4: Haar-distributed layers without further factors, in float64."""
     return MLP(
         d,
         width,
@@ -79,7 +81,7 @@ def without_negatives(pairs: Pairs) -> Pairs:
 
 
 def output_velocity(K: Tensor, pairs: Pairs) -> Callable[[Tensor], Tensor]:
-    """Prop. 1 as printed: u' over the pool, from the outputs U (m, z) there and the kernel K (m, m), term by term."""
+    """Equation of Prop. 1 as printed: u' at all m rows, from the outputs U (m, z) there and the kernel K (m, m)."""
     anchor, positive = pairs.anchor, pairs.positive[:, 0]
     towards = K[:, positive]
     if pairs.n_negatives:
@@ -94,7 +96,7 @@ def output_velocity(K: Tensor, pairs: Pairs) -> Callable[[Tensor], Tensor]:
 
 
 def runge_kutta(velocity: Callable[[Tensor], Tensor], start: Tensor, times: Sequence[float]) -> Tensor:
-    """The states (T, …) at `times`, from 0 on, of an equation that knows nothing of its solution, by DOP853."""
+    """Integrate an equation by DOP853, with no use of its closed form: states (T, …) at `times`, which start at 0."""
 
     def flat(_: float, state: np.ndarray) -> np.ndarray:
         return np.asarray(velocity(torch.from_numpy(state).view(start.shape)).reshape(-1))
@@ -102,3 +104,19 @@ def runge_kutta(velocity: Callable[[Tensor], Tensor], start: Tensor, times: Sequ
     first = np.asarray(start.reshape(-1))
     run = solve_ivp(flat, (0, times[-1]), first, "DOP853", times, rtol=1e-9, atol=1e-12)
     return torch.from_numpy(run.y.T.copy()).view(len(times), *start.shape)
+
+
+def first_within(losses: Tensor, least: float, share: float) -> float:
+    """The first step whose loss is within `share` of the least one, relative to it; NaN if there is none."""
+    there = (losses <= least + share * abs(least)).nonzero()
+    return float(there[0]) if len(there) else float("nan")
+
+
+def maximum(values: xr.DataArray) -> float:
+    """The largest value; NaN if one is NaN."""
+    return float(values.values.max())
+
+
+def minimum(values: xr.DataArray) -> float:
+    """The smallest value; NaN if one is NaN."""
+    return float(values.values.min())

@@ -1,4 +1,4 @@
-"""Paper B, Prop. 1: every output obeys the same equation, and the collapse to one dimension that follows."""
+"""B.prop1: every output obeys the same equation, and the embedding collapses to one dimension."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import moons, noisy_pairs, output_velocity, runge_kutta
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.b.problems import maximum, minimum, moons, noisy_pairs, output_velocity, runge_kutta
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
@@ -27,9 +27,9 @@ from kontrast.nets import MLP, parameters_of
 from kontrast.runs import padded
 
 N, D, Z = 100, 3, 2  # half moons in R³
-SPAN = 30.0  # the time to which models are followed, over the decay time of s₂/s₁: this ends at 1e-13
+SPAN = 30.0  # how long models are followed, in decay times of s₂/s₁, which ends at 1e-13
 MOMENTS = np.linspace(0, SPAN, 61)
-LATE = 1e-8  # s₂/s₁ below which its decay is one exponential
+LATE = 1e-8  # below this, s₂/s₁ decays as a single exponential
 MODELS = {"linear": "linear model", "kernel": "kernel model (NTK of ReLU)", "projected": "projected, AΘx"}
 LOSSES = {
     "contrastive": "contrastive (1)",
@@ -37,26 +37,26 @@ LOSSES = {
     "info_nce": "InfoNCE",
     "spectral": "spectral contrastive",
 }
-UNEVEN = 0.7  # the second singular value of a projector A, beside 1
-SCALES = (1e-3, 1e-2, 1e-1, 1.0)  # of Θ in the coupling of its outputs
+UNEVEN = 0.7  # the second singular value of a projector A; the first is 1
+SCALES = (1e-3, 1e-2, 1e-1, 1.0)  # of Θ, for the coupling of outputs
 
 
 @claim(
     "B.prop1",
     source="Paper B, Prop. 1 with Remarks 2 and 3",
     title="Every output obeys the same equation, and the embedding collapses to one dimension",
-    printed="Under (1) all outputs of linear and kernel models have identical dynamics and collapse to one dimension "
-    "at convergence, wide networks too. Fixed projections u = AΘx do not help: their components have identical "
+    printed="Under (1) all outputs of linear and kernel models, and of wide networks, have identical dynamics and "
+    "collapse to one dimension at convergence. Fixed projections u = AΘx do not help: their components have identical "
     "dynamics. InfoNCE decouples and collapses as well; the spectral contrastive loss stays coupled.",
-    corrected="Identical is the equation, not the outputs, and nothing converges: Θ(t) = Θ₀e^{−2Ct} and U(t) = "
-    "e^{−2KSt}U₀ diverge while s₂/s₁ decays at the rate 2(λ₂ − λ₁). Projected outputs are coupled through AA^T unless "
-    "it is a multiple of I, and collapse all the same. InfoNCE decouples only as Θ → 0, with a coupling as ‖Θ‖²; "
-    "trained to its end a linear model keeps its dimensions under InfoNCE as under the spectral loss.",
+    corrected="The outputs obey the same equation but are not identical, and nothing converges: Θ(t) = Θ₀e^{−2Ct} and "
+    "U(t) = e^{−2KSt}U₀ diverge while s₂/s₁ decays at the rate 2(λ₂ − λ₁). Projected outputs are coupled through AA^T "
+    "unless it is a multiple of I, and still collapse. InfoNCE decouples outputs only as Θ → 0, where the coupling "
+    "falls as ‖Θ‖². A linear model trained to the end keeps its dimensions under InfoNCE and under the spectral loss.",
     recorded=Verdict.CORRECTED,
     cost=3,
 )
 def proposition_1(setting: Setting) -> Evidence:
-    """Three models by Runge and Kutta against their closed forms; networks; four losses, coupled or not."""
+    """Three models by DOP853 against their closed forms; networks; four losses, which couple outputs or do not."""
     seeds = setting.seeds(quick=3, full=10, paper=10)
     width = setting.pick(quick=128, full=512, paper=2048)
     steps = log_steps(setting.pick(quick=200, full=1000, paper=1000), 14)
@@ -68,75 +68,87 @@ def proposition_1(setting: Setting) -> Evidence:
             sweep((width,), seeds, lambda _, seed: _couplings(seed), scale=SCALES),
         ]
     )
-    worst = {name: float(values.values.max()) for name, values in data.items() if values.dims == ("width", "seed")}
-    ends = data.isel(step=-1, time=-1)
-    at_one = data.sel(scale=1.0)
-    small = seed_mean(data.coupling_info_nce.isel(width=0))[:3]
-    law = fit_power_law(np.array(SCALES[:3]), small) if (small > 0).all() else math.nan
-    return evidence(
-        {
-            **{f"error_{name}": worst[f"error_{name}"] for name in MODELS},
-            **{f"rank_{name}": float(ends[f"rank_{name}"].values.max()) for name in MODELS},
-            **{f"rate_error_{name}": float(np.median(data[f"rate_error_{name}"])) for name in MODELS},
-            **{f"largest_rate_error_{name}": worst[f"rate_error_{name}"] for name in MODELS},
-            "growth_error": largest(*(worst[f"growth_error_{name}"] for name in MODELS)),
-            **{f"rank_network_{phi}": worst[f"network_{phi}"] for phi in ("relu", "tanh")},
-            "difference_between_outputs": worst["difference"],
-            "coupling_projected": float(data.projected.values.min()),
-            "coupling_projected_orthogonal": worst["projected_orthogonal"],
-            **{f"coupling_{loss}": float(at_one[f"coupling_{loss}"].values.max()) for loss in list(LOSSES)[:2]},
-            **{f"coupling_{loss}": float(at_one[f"coupling_{loss}"].values.min()) for loss in list(LOSSES)[2:]},
-            "exponent_of_info_nce_coupling": law,
-            **{f"rank_under_{loss}": float(ends[f"rank_under_{loss}"].values.max()) for loss in list(LOSSES)[:2]},
-            **{f"rank_under_{loss}": float(ends[f"rank_under_{loss}"].values.min()) for loss in list(LOSSES)[2:]},
-        },
-        [
-            Criterion("coupling_projected", "projected outputs do not interact (Remark 3)", high=1e-6),
-            Criterion("coupling_info_nce", "outputs do not interact under InfoNCE (Remark 2)", high=1e-6),
-            Criterion("rank_under_info_nce", "and collapse (effective rank of 2 outputs)", high=1.01),
-            *_CORRECTED_1,
-        ],
+    return judged(
+        *_collapse_of_models(data),
+        *_coupling_of_outputs(data),
+        *_end_of_descent(data),
         data=data,
-        panels=_collapse_panels(data),
+        panels=_panels(data),
         setting={"data": "half moons in R³", "n_samples": N, "d_out": Z, "n_steps": steps[-1]},
-        warnings=[
-            "(1) diverges, so that networks leave the kernel regime in the end: ReLU ones overflow, their rank fallen"
-        ],
+        warnings=["(1) diverges, so networks leave the kernel regime in the end; ReLU networks overflow"],
     )
 
 
-_CORRECTED_1 = (
-    *(Criterion(f"error_{m}", f"{m}: closed form and DOP853 agree", high=1e-6, role="corrected") for m in MODELS),
-    *(Criterion(f"rank_{m}", f"{m}: the effective rank tends to 1", high=1.001, role="corrected") for m in MODELS),
-    Criterion("largest_rate_error_linear", "s₂/s₁ decays at the rate 2(λ₂ − λ₁), always", high=0.01, role="corrected"),
-    Criterion(
-        "rate_error_kernel", "of KS for a kernel (median: where λ₃ ≈ λ₂ it is late)", high=0.01, role="corrected"
-    ),
-    Criterion("rate_error_projected", "and of AA^T and C for a projector (median)", high=0.01, role="corrected"),
-    Criterion("growth_error", "the norm diverges as e^{−2λ₁t}", high=0.01, role="corrected"),
-    Criterion("rank_network_tanh", "wide networks collapse too", high=1.05, role="corrected"),
-    Criterion("rank_network_relu", "with ReLU as well, until they overflow", high=1.05, role="corrected"),
-    Criterion("coupling_contrastive", "under (1) outputs do not interact", high=1e-12, role="corrected"),
-    Criterion("coupling_non_contrastive", "nor under (12)", high=1e-12, role="corrected"),
-    Criterion("difference_between_outputs", "and obey the same equation", high=1e-12, role="corrected"),
-    Criterion("coupling_projected", "projected outputs interact", low=0.02, role="corrected"),
-    Criterion("coupling_projected_orthogonal", "but not for AA^T = I", high=1e-12, role="corrected"),
-    Criterion("coupling_info_nce", "InfoNCE couples outputs", low=1e-3, role="corrected"),
-    Criterion("exponent_of_info_nce_coupling", "by ‖Θ‖² near Θ = 0", low=1.8, high=2.2, role="corrected"),
-    Criterion("coupling_spectral", "the spectral loss couples them", low=1e-3, role="corrected"),
-    Criterion("rank_under_contrastive", "descent of (1) collapses", high=1.01, role="corrected"),
-    Criterion("rank_under_non_contrastive", "so does that of (12)", high=1.01, role="corrected"),
-    Criterion("rank_under_info_nce", "that of InfoNCE keeps its 2 dimensions", low=1.7, role="corrected"),
-    Criterion("rank_under_spectral", "and that of the spectral loss", low=1.7, role="corrected"),
-)
+def _collapse_of_models(data: xr.Dataset) -> list[Finding]:
+    """Linear, kernel and projected models against their closed forms; the ranks of networks."""
+    ranks = {m: maximum(data[f"rank_{m}"].isel(time=-1)) for m in MODELS}
+    rate = {m: float(np.median(data[f"rate_error_{m}"])) for m in MODELS}  # where λ₃ ≈ λ₂, the rate is reached late
+    worst_rate = {m: maximum(data[f"rate_error_{m}"]) for m in MODELS}
+    growth = largest(*(maximum(data[f"growth_error_{m}"]) for m in MODELS))
+    tanh, relu = (maximum(data[f"network_{phi}"]) for phi in ("tanh", "relu"))
+    said = "{}: s₂/s₁ decays at the predicted rate (relative error, {})"
+    return [
+        *(
+            corrected(f"error_{m}", maximum(data[f"error_{m}"]), f"{m}: DOP853 agrees with the closed form", high=1e-6)
+            for m in MODELS
+        ),
+        *(corrected(f"rank_{m}", ranks[m], f"{m}: the effective rank tends to 1", high=1.001) for m in MODELS),
+        corrected("largest_rate_error_linear", worst_rate["linear"], said.format("linear", "always"), high=0.01),
+        corrected("rate_error_kernel", rate["kernel"], said.format("kernel", "median"), high=0.01),
+        corrected("rate_error_projected", rate["projected"], said.format("projected", "median"), high=0.01),
+        *shown(
+            rate_error_linear=rate["linear"],
+            largest_rate_error_kernel=worst_rate["kernel"],
+            largest_rate_error_projected=worst_rate["projected"],
+        ),
+        corrected("growth_error", growth, "the norm diverges as e^{−2λ₁t} (relative error of the rate)", high=0.01),
+        corrected("rank_network_tanh", tanh, "wide tanh networks collapse too (effective rank)", high=1.05),
+        corrected("rank_network_relu", relu, "wide ReLU networks collapse before they overflow", high=1.05),
+    ]
+
+
+def _coupling_of_outputs(data: xr.Dataset) -> list[Finding]:
+    """How strongly the equation of one output depends on the other, by loss and with a projector."""
+    at_one, projected = data.sel(scale=1.0), minimum(data.projected)
+    free, free_12 = (maximum(at_one[f"coupling_{m}"]) for m in ("contrastive", "non_contrastive"))
+    info_nce, spectral = (minimum(at_one[f"coupling_{m}"]) for m in ("info_nce", "spectral"))
+    difference, orthogonal = (maximum(data[name]) for name in ("difference", "projected_orthogonal"))
+    small = seed_mean(data.coupling_info_nce.isel(width=0))[:3]
+    law = fit_power_law(np.array(SCALES[:3]), small) if (small > 0).all() else math.nan
+    return [
+        printed("coupling_projected", projected, "projected outputs do not interact (Remark 3)", high=1e-6),
+        printed("coupling_info_nce", info_nce, "outputs do not interact under InfoNCE (Remark 2)", high=1e-6),
+        corrected("coupling_contrastive", free, "outputs do not interact under (1)", high=1e-12),
+        corrected("coupling_non_contrastive", free_12, "outputs do not interact under (12)", high=1e-12),
+        corrected("difference_between_outputs", difference, "all outputs obey the same equation", high=1e-12),
+        corrected("coupling_projected", projected, "projected outputs interact", low=0.02),
+        corrected("coupling_projected_orthogonal", orthogonal, "they do not if AA^T = I", high=1e-12),
+        corrected("coupling_info_nce", info_nce, "InfoNCE couples outputs", low=1e-3),
+        corrected("exponent_of_info_nce_coupling", law, "this coupling grows as ‖Θ‖² near Θ = 0", low=1.8, high=2.2),
+        corrected("coupling_spectral", spectral, "the spectral loss couples outputs", low=1e-3),
+    ]
+
+
+def _end_of_descent(data: xr.Dataset) -> list[Finding]:
+    """Effective rank of a linear model with two outputs after gradient descent, by loss."""
+    ranks = {m: data[f"rank_under_{m}"].isel(step=-1).values for m in LOSSES}
+    info_nce = float(ranks["info_nce"].min())
+    free, free_12, spectral = ranks["contrastive"].max(), ranks["non_contrastive"].max(), ranks["spectral"].min()
+    return [
+        printed("rank_under_info_nce", info_nce, "a linear model collapses under InfoNCE", high=1.01),
+        corrected("rank_under_contrastive", float(free), "it collapses under (1)", high=1.01),
+        corrected("rank_under_non_contrastive", float(free_12), "it collapses under (12)", high=1.01),
+        corrected("rank_under_info_nce", info_nce, "it keeps its two dimensions under InfoNCE", low=1.7),
+        corrected("rank_under_spectral", float(spectral), "it keeps them under the spectral loss", low=1.7),
+    ]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model under (1), twice: in closed form, and as an equation for some state that gives outputs over the pool."""
+    """A model under (1), given twice: in closed form, and as an equation of a state from which the outputs follow."""
 
     closed: Callable[[Sequence[float]], Collapse]
-    basis: Tensor  # from the closed form's values to outputs over the pool
+    basis: Tensor  # maps the values of the closed form to outputs at all rows
     velocity: Callable[[Tensor], Tensor]
     start: Tensor
     outputs: Callable[[Tensor], Tensor] = lambda state: state
@@ -156,10 +168,7 @@ def _models(seed: int) -> dict[str, Model]:
 
     return {
         "linear": Model(
-            lambda times: linear_collapse(C, theta, times=times),
-            x,
-            output_velocity(x @ x.mT / N, pairs),
-            x @ theta.mT,
+            lambda times: linear_collapse(C, theta, times=times), x, output_velocity(x @ x.mT / N, pairs), x @ theta.mT
         ),
         "kernel": Model(
             lambda times: kernel_collapse(K, S, start, times=times), identity, output_velocity(K, pairs), start
@@ -189,7 +198,7 @@ def _follow_all(seed: int) -> dict[str, object]:
 
 
 def _follow(model: Model) -> dict[str, object]:
-    """A model to SPAN decay times of s₂/s₁: how far from the closed form it is, its rank, its rates."""
+    """Follow a model for SPAN decay times of s₂/s₁: its distance to the closed form, its rank, its rates."""
     times = (MOMENTS / model.closed([0.0]).predicted_rate).tolist()
     closed = model.closed(times)
     exact = model.basis @ closed.values * closed.log_scale.exp()[:, None, None]
@@ -211,7 +220,7 @@ def _follow(model: Model) -> dict[str, object]:
 
 
 def _network_ranks(width: int, seed: int) -> dict[str, object]:
-    """The effective rank of a wide network's outputs when training ends: at a norm of 10⁶, or one step before inf."""
+    """The effective rank of a wide network's outputs when training ends: after all steps, or just before overflow."""
     return {f"network_{phi}": _network_rank(phi, width, seed) for phi in ("relu", "tanh")}
 
 
@@ -232,7 +241,7 @@ def _network_rank(activation: str, width: int, seed: int) -> float:
 
 
 def _loss(name: str, pairs: Pairs, U: Tensor) -> Tensor:
-    """A loss of outputs over the pool; sums are divided by n."""
+    """The loss of outputs at all rows; losses that are sums are divided by n."""
     anchor, positive, negative = pairs.split(U)
     if name == "contrastive":
         return contrastive_trace_loss(anchor, positive, negative).total / len(anchor)
@@ -248,7 +257,7 @@ def _problem(loss: str, pairs: Pairs) -> Problem:
 
 
 def _loss_ranks(seed: int, steps: Sequence[int]) -> dict[str, object]:
-    """The effective rank of a linear model under gradient descent of each loss, by step."""
+    """The effective rank of a linear model during gradient descent on each loss, by step."""
     start = 0.1 * torch.randn(Z, D, generator=generator("linear", seed), dtype=torch.float64)
     pairs, found = _pairs(seed), dict[str, object]()
     for loss in LOSSES:
@@ -266,7 +275,7 @@ def _loss_ranks(seed: int, steps: Sequence[int]) -> dict[str, object]:
 
 
 def _couplings(seed: int) -> dict[str, object]:
-    """The coupling of two outputs under each loss by the scale of Θ; with projectors, and of one with the other."""
+    """The coupling of two outputs under each loss by the scale of Θ, and with two projectors under (1)."""
     pairs = _pairs(seed)
     theta = torch.randn(Z, D, generator=generator("coupled", seed), dtype=torch.float64)
     found: dict[str, object] = {
@@ -279,9 +288,9 @@ def _couplings(seed: int) -> dict[str, object]:
 
 
 def _coupling(loss: str, pairs: Pairs, G: Tensor, A: Tensor | None = None) -> tuple[float, float]:
-    """How the equation of one output depends on the other, and how the equations differ, relative to their size.
+    """How much the equation of one output depends on the other, and how much the two equations differ; both relative.
 
-    Outputs are Gx, G = AΘ. As Θ' = −∇L, G' = −AA^T ∂L/∂G; its derivative by G is minus the Hessian without A.
+    Outputs are Gx with G = AΘ. As Θ' = −∇L, G' = −AA^T ∂L/∂G; its derivative by G is −AA^T times the Hessian of L.
     """
     mixing = torch.eye(Z, dtype=G.dtype) if A is None else A @ A.mT
     H = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
@@ -292,7 +301,7 @@ def _coupling(loss: str, pairs: Pairs, G: Tensor, A: Tensor | None = None) -> tu
     return float(J[0, :, 1].norm()) / size, float((J[0, :, 0] - J[1, :, 1]).norm()) / size
 
 
-def _collapse_panels(data: xr.Dataset) -> list[Panel]:
+def _panels(data: xr.Dataset) -> list[Panel]:
     first = data.isel(width=0)
     later = first.sel(step=first.step > 0)
     return [

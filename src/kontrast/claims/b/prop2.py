@@ -1,4 +1,4 @@
-"""Paper B, Prop. 2: bounds on Frobenius norms, under which one dimension takes all."""
+"""B.prop2: a bound on Frobenius norms does not prevent dimension collapse."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with, moons, noisy_pairs
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.b.problems import matrix_with, maximum, minimum, moons, noisy_pairs
+from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, sweep
@@ -28,12 +28,12 @@ D, Z, WIDTH, BOUNDS = 5, 3, 8, (1.5, 0.8)
     "B.prop2",
     source="Paper B, Prop. 2",
     title="A bound on Frobenius norms does not prevent dimension collapse",
-    printed="The minimum of (1) under ‖W₁‖_F ≤ c₁, ‖W₂‖_F ≤ c₂ is attained with a single output that is not zero: "
-    "c₁²c₂²λ₁ for a linear network, and W₂ of rank one for any φ.",
+    printed="The minimum of (1) under ‖W₁‖_F ≤ c₁, ‖W₂‖_F ≤ c₂ is attained with a single nonzero output: it is "
+    "c₁²c₂²λ₁ for a linear network, and W₂ has rank one for any φ.",
     recorded=Verdict.HOLDS,
 )
 def proposition_2(setting: Setting) -> Evidence:
-    """Projected descent from many starts, random feasible points, and the closed form; linear, then tanh."""
+    """Linear networks: projected descent, random feasible points and the closed form; then tanh networks."""
     seeds = setting.seeds(quick=6, full=40, paper=40)
     n_steps, n_points = setting.pick(quick=400, full=1500, paper=1500), 2000
     steps = log_steps(n_steps, 14)
@@ -43,31 +43,19 @@ def proposition_2(setting: Setting) -> Evidence:
         lambda width, seed: _frobenius(width, seed, steps, n_points) | _bounded_network(seed, n_steps),
         t=steps,
     )
-    end = data.isel(t=-1)
-    values = {
-        "gap_at_the_end": float(end.gap.values.max()),
-        "rank_at_the_end": float(end.ranks.values.max()),
-        "error_of_the_closed_form": float(data.closed.values.max()),
-        "distance_between_solutions": float(data.distance.values.max()),
-        "lowest_random_point": float(data.lowest.values.min()),
-        "norm_without_negative_eigenvalues": float(data.vanishing.values.max()),
-        "rank_of_tanh_network": float(data.rank_tanh.values.max()),
-    }
-    return evidence(
-        values,
-        [
-            Criterion("gap_at_the_end", "descent reaches c₁²c₂²λ₁, relative gap", low=-1e-9, high=1e-3),
-            Criterion("rank_at_the_end", "with an effective rank of 1", high=1.01),
-            Criterion("error_of_the_closed_form", "one output attains it", high=1e-12),
-            Criterion("distance_between_solutions", "the only solution up to rotations (u^T u)", high=0.05),
-            Criterion("lowest_random_point", "no feasible point is below (relative)", low=-1e-12),
-            Criterion("norm_without_negative_eigenvalues", "no negative eigenvalue: the outputs vanish", high=0.01),
-            Criterion("rank_of_tanh_network", "a tanh network ends with rank 1", high=1.01),
-        ],
+    end, distance, vanishing = data.isel(t=-1), maximum(data.distance), maximum(data.vanishing)
+    return judged(
+        printed("gap_at_the_end", maximum(end.gap), "descent reaches c₁²c₂²λ₁ (relative gap)", low=-1e-9, high=1e-3),
+        printed("rank_at_the_end", maximum(end.ranks), "it ends with an effective rank of 1", high=1.01),
+        printed("error_of_the_closed_form", maximum(data.closed), "a single output attains the optimum", high=1e-12),
+        printed("distance_between_solutions", distance, "all solutions have one u^T u (relative distance)", high=0.05),
+        printed("lowest_random_point", minimum(data.lowest), "no feasible point is lower (relative)", low=-1e-12),
+        printed("norm_without_negative_eigenvalues", vanishing, "the outputs vanish if no λ is negative", high=0.01),
+        printed("rank_of_tanh_network", maximum(data.rank_tanh), "a tanh network ends with rank 1", high=1.01),
         data=data,
         panels=[
             Panel(
-                "Projected descent under Frobenius norms",
+                "Projected descent with bounded Frobenius norms",
                 "step",
                 label,
                 tuple(
@@ -88,7 +76,7 @@ def proposition_2(setting: Setting) -> Evidence:
 
 
 def _frobenius(width: int, seed: int, steps: Sequence[int], n_points: int) -> dict[str, object]:
-    """One matrix C and one start: descent, its end against the optimum, random points, and a C without negatives."""
+    """One matrix C and one start: descent against the optimum, random points, and a C without negative eigenvalues."""
     draw = generator("frobenius", seed)
     values = torch.cat([torch.linspace(-1, -0.5, 3), torch.linspace(0.1, 1, D - 3)]).double()
     C = matrix_with(values, seed)
@@ -128,7 +116,7 @@ def _frobenius(width: int, seed: int, steps: Sequence[int], n_points: int) -> di
 
 
 def _lowest_point(C: Tensor, best: tuple[Tensor, Tensor], n: int, draw: torch.Generator, target: float) -> float:
-    """The least (loss − optimum)/|optimum| among random weights on the spheres, most of them near the best ones."""
+    """The least (loss − optimum)/|optimum| among random weights of the largest norms, most of them near the optimum."""
     lowest = math.inf
     for spread in (None, 0.1, 0.01):
         W1, W2 = (
@@ -144,7 +132,7 @@ def _lowest_point(C: Tensor, best: tuple[Tensor, Tensor], n: int, draw: torch.Ge
 
 
 def _bounded_network(seed: int, n_steps: int) -> dict[str, object]:
-    """The effective rank of a tanh network after descent of (1) on half moons under bounds on Frobenius norms."""
+    """The effective rank of a tanh network after descent on (1) with bounded Frobenius norms, on half moons."""
     pairs = noisy_pairs(moons(100, seed), seed)
     net = MLP(
         3,

@@ -1,4 +1,4 @@
-"""Paper B, Lemma 1: do the outputs of a model interact through its tangent kernel?"""
+"""B.lem1: do the outputs of a model interact through its tangent kernel?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from kontrast.claims.b.problems import moons
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
@@ -19,7 +19,7 @@ from kontrast.nets import MLP
 
 
 class KernelMachine(nn.Module):
-    """u(x) = Θψ(x) with features that do not train; the linear model for ψ(x) = x."""
+    """u(x) = Θψ(x) with features that are not trained; ψ(x) = x gives the linear model."""
 
     def __init__(self, theta: Tensor, features: Callable[[Tensor], Tensor] = lambda x: x) -> None:
         super().__init__()
@@ -38,16 +38,16 @@ N_POINTS, N_OUTPUTS = 8, 4
     "B.lem1",
     source="Paper B, Lemma 1 and its proof A.1",
     title="No interaction across outputs: exact for linear and kernel models, in the limit for networks",
-    printed="The tangent kernel between two outputs is 0, and that of one output k(x, x'). For wide networks "
-    "this follows as all gradients vanish but those of the last layer: the W₁ part is 0 for l = j as well, and the "
-    "kernel of one output is ⟨φ(W₁x), φ(W₁x')⟩ (x^T x' for the identity).",
-    corrected="Exact for Θψ(x). In networks the kernel between outputs falls as h^{−1/2}; the W₁ part of one output's "
-    "own kernel does not fall: it tends to a fixed share (1/2 for ReLU and the identity), and the whole to the "
-    "infinite NTK (2x^T x' for the identity). Little movement of W₁ is not little effect.",
+    printed="The tangent kernel between two outputs is 0, and that of one output with itself is k(x, x'). For wide "
+    "networks the proof lets all gradients vanish except those of the last layer: the W₁ part is 0 for l = j as well, "
+    "and the kernel of one output is ⟨φ(W₁x), φ(W₁x')⟩ (x^T x' for the identity).",
+    corrected="Exact for Θψ(x). In networks the kernel between outputs falls as h^{−1/2}, but the W₁ part of the "
+    "kernel of one output does not fall: it tends to a fixed share (1/2 for ReLU and the identity), and the whole "
+    "kernel to the infinite NTK (2x^T x' for the identity). W₁ moves little, yet its movement matters.",
     recorded=Verdict.CORRECTED,
 )
 def lemma_1(setting: Setting) -> Evidence:
-    """Empirical tangent kernels by parameter over widths and seeds, beside the infinite one."""
+    """Empirical tangent kernels, split by layer, over widths and seeds, compared with the infinite NTK."""
     widths = setting.pick(quick=(64, 256, 1024), full=(32, 128, 512, 2048), paper=(32, 128, 512, 2048, 8192))
     seeds = setting.seeds(quick=30, full=100, paper=200)
     x = moons(N_POINTS, 0)
@@ -58,52 +58,41 @@ def lemma_1(setting: Setting) -> Evidence:
             f"{what}_{phi}": value for phi in ACTIVATIONS for what, value in _kernel_parts(x, phi, width, seed).items()
         },
     )
-    last = data.isel(width=-1)
     exact = largest(*(_exact_model_error(x, seed) for seed in seeds[:5]))
-    shares = {phi: float(last[f"share_{phi}"].mean(skipna=False)) for phi in ACTIVATIONS}
-    return evidence(
-        {
-            "exact_model_error": exact,
-            **{f"exponent_between_outputs_{phi}": width_law(data[f"cross_{phi}"]) for phi in ACTIVATIONS},
-            **{f"exponent_to_the_infinite_ntk_{phi}": width_law(data[f"total_{phi}"]) for phi in ACTIVATIONS},
-            **{f"exponent_of_first_layer_{phi}": width_law(data[f"share_{phi}"]) for phi in ACTIVATIONS},
-            **{f"share_of_first_layer_{phi}": share for phi, share in shares.items()},
-            **{f"distance_to_last_layer_{phi}": float(last[f"last_{phi}"].mean(skipna=False)) for phi in ACTIVATIONS},
-        },
-        [
-            *(
-                Criterion(f"exponent_of_first_layer_{phi}", f"the W₁ part vanishes ({phi})", high=-0.4)
-                for phi in ACTIVATIONS
-            ),
-            *(
-                Criterion(f"distance_to_last_layer_{phi}", f"the kernel is ⟨φ(W₁x), φ(W₁x')⟩ ({phi})", high=0.1)
-                for phi in ACTIVATIONS
-            ),
-            Criterion("exact_model_error", "linear and kernel models: exact", high=1e-12, role="corrected"),
-            *(c for phi in ACTIVATIONS for c in _corrected_lemma(phi)),
-        ],
+    return judged(
+        corrected("exact_model_error", exact, "exact for linear and kernel models (relative error)", high=1e-12),
+        *(finding for phi in ACTIVATIONS for finding in _network_findings(data, phi)),
         data=data,
         panels=[_kernel_panel(data, phi) for phi in ("relu", "tanh")],
         setting={"data": "half moons in R³", "n_samples": N_POINTS, "d_out": N_OUTPUTS},
     )
 
 
-def _corrected_lemma(phi: str) -> tuple[Criterion, ...]:
+def _network_findings(data: xr.Dataset, phi: str) -> list[Finding]:
+    """Parts of the tangent kernel of networks with one activation: exponents in the width, and sizes at the widest."""
+    first_layer = width_law(data[f"share_{phi}"])
+    share, distance = (float(data[f"{what}_{phi}"].isel(width=-1).mean(skipna=False)) for what in ("share", "last"))
+    cross, total = (width_law(data[f"{what}_{phi}"]) for what in ("cross", "total"))
     low, high = (0.5, 0.6) if phi == "tanh" else (0.47, 0.53)
-    return (
-        Criterion(
-            f"exponent_between_outputs_{phi}", f"outputs decouple as h^−1/2 ({phi})", -0.6, -0.4, role="corrected"
+    stays = f"{phi}: the W₁ part does not fall"
+    return [
+        printed(f"exponent_of_first_layer_{phi}", first_layer, f"{phi}: the W₁ part vanishes", high=-0.4),
+        printed(f"distance_to_last_layer_{phi}", distance, f"{phi}: the kernel is ⟨φ(W₁x), φ(W₁x')⟩", high=0.1),
+        corrected(f"exponent_between_outputs_{phi}", cross, f"{phi}: outputs decouple as h^−1/2", low=-0.6, high=-0.4),
+        corrected(
+            f"exponent_to_the_infinite_ntk_{phi}",
+            total,
+            f"{phi}: the kernel tends to the infinite NTK",
+            low=-0.65,
+            high=-0.35,
         ),
-        Criterion(
-            f"exponent_to_the_infinite_ntk_{phi}", f"the whole tends to the NTK ({phi})", -0.65, -0.35, role="corrected"
-        ),
-        Criterion(f"exponent_of_first_layer_{phi}", f"the W₁ part stays ({phi})", -0.05, 0.05, role="corrected"),
-        Criterion(f"share_of_first_layer_{phi}", f"at a share of ({phi})", low, high, role="corrected"),
-    )
+        corrected(f"exponent_of_first_layer_{phi}", first_layer, stays, low=-0.05, high=0.05),
+        corrected(f"share_of_first_layer_{phi}", share, f"{phi}: the share of the W₁ part", low=low, high=high),
+    ]
 
 
 def _kernel_parts(x: Tensor, activation: str, width: int, seed: int) -> dict[str, float]:
-    """Sizes of the kernel between outputs, of W₁'s part of one output's own, and distances, relative to the limit."""
+    """Kernel between outputs, share of W₁ in the kernel of one output, distances to limits; all relative."""
     net = MLP(
         3, width, N_OUTPUTS, activation=activation, generator=generator("kernel", seed, width), dtype=torch.float64
     )
@@ -125,7 +114,7 @@ def _kernel_parts(x: Tensor, activation: str, width: int, seed: int) -> dict[str
 
 
 def _exact_model_error(x: Tensor, seed: int) -> float:
-    """The tangent kernel of Θx and of Θψ(x) against I ⊗ k(x, x'), relative."""
+    """Relative distance of the tangent kernels of Θx and Θψ(x) from I ⊗ k(x, x')."""
     net = MLP(3, 50, 1, activation="tanh", generator=generator("features", seed), dtype=torch.float64)
     W1 = net.layers()[0][0]
     errors = []
@@ -146,7 +135,7 @@ def _kernel_panel(data: xr.Dataset, phi: str) -> Panel:
     }
     means = {what: seed_mean(data[f"{what}_{phi}"]) for what in labels}
     return Panel(
-        f"The tangent kernel's parts ({phi})",
+        f"Parts of the tangent kernel ({phi})",
         "width h",
         "relative size",
         (

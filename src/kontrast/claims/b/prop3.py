@@ -1,4 +1,4 @@
-"""Paper B, Prop. 3: four constraints with one optimum, and the width that the fourth needs."""
+"""B.prop3: four constraints with one optimum, and the width that the fourth needs."""
 
 from __future__ import annotations
 
@@ -6,56 +6,46 @@ import math
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.b.problems import matrix_with, maximum, minimum
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
 from kontrast.deep_linear import Constraint, constrained_descent, constrained_optimum, scaled
 
 D, Z = 6, 3
 PROBLEMS: tuple[Constraint, ...] = ("scaled", "operator", "product", "orthonormal")  # 1 to 4
-FEW, MANY = 1, 4  # negative eigenvalues: fewer than the outputs, and more
-ENOUGH = D + Z - FEW  # the least width for the few
+FEW, MANY = 1, 4  # numbers of negative eigenvalues: fewer than the outputs, and more
+ENOUGH = D + Z - FEW  # the smallest sufficient width with few negative eigenvalues
 RATE = 0.1
-SPREADS = (None, 0.3, 0.03)  # of random points: anywhere, about the optimum, close to it
+SPREADS = (None, 0.3, 0.03)  # of random points: anywhere, around the optimum, close to it
 
 
 @claim(
     "B.prop3",
     source="Paper B, Prop. 3",
     title="Scaled loss, operator norms and orthonormal weights have one optimum",
-    printed="If C has a negative eigenvalue there are W₁, W₂ that are optimal for (1) the loss over ‖W₁‖₂²‖W₂‖₂², (2) "
-    "the loss under ‖W₁‖₂, ‖W₂‖₂ ≤ 1, (3) under ‖W₂^T W₁‖₂ ≤ 1, and (4) under W₁^T W₁ = I, W₂^T W₂ = I.",
-    corrected="The common optimum is the sum of the k = min(z, number of negative eigenvalues) most negative ones, and "
-    "(4) reaches it only at a width h ≥ d + z − k. Below, down to h = d, (4) is forced to keep z + d − h directions, "
-    "and its optimum is the sum of that many smallest eigenvalues, some of them positive.",
+    printed="If C has a negative eigenvalue, there are W₁, W₂ that are optimal at once for (1) the loss divided by "
+    "‖W₁‖₂²‖W₂‖₂², (2) the loss under ‖W₁‖₂, ‖W₂‖₂ ≤ 1, (3) under ‖W₂^T W₁‖₂ ≤ 1, and (4) under W₁^T W₁ = I, "
+    "W₂^T W₂ = I.",
+    corrected="The common optimum is the sum of the k = min(z, number of negative eigenvalues) smallest eigenvalues, "
+    "and (4) reaches it only at a width h ≥ d + z − k. At smaller widths, down to h = d, (4) has to keep z + d − h "
+    "directions, and its optimum is the sum of that many smallest eigenvalues, some of them positive.",
     recorded=Verdict.CORRECTED,
     cost=3,
 )
 def proposition_3(setting: Setting) -> Evidence:
-    """All four by descent from random weights and at random feasible points; then (4) by width."""
+    """All four problems by descent and at random feasible points; then (4) by width."""
     seeds = setting.seeds(quick=2, full=8, paper=8)
     n_steps = setting.pick(quick=1000, full=3000, paper=3000)
     n_points = setting.pick(quick=2000, full=20_000, paper=20_000)
     widths = range(D, D + Z + 1)
     four = sweep((ENOUGH,), seeds, lambda width, seed: _four_problems(width, seed, n_steps, n_points))
     by_width = sweep(widths, seeds, _orthonormal)
-    narrow, wide = by_width.sel(width=D), by_width.where(by_width.width >= ENOUGH, drop=True)
-    below = by_width.where(by_width.width < ENOUGH, drop=True)
-    return evidence(
-        {
-            **{f"gap_{name}": float(four[f"gap_{name}"].values.max()) for name in PROBLEMS},
-            **{f"lowest_point_{name}": float(four[f"lowest_{name}"].values.min()) for name in PROBLEMS},
-            "spread_of_common_weights": float(four.common.values.max()),
-            "excess_at_h_equal_d": float(narrow.reached.values.min()),
-            "largest_excess_at_h_equal_d": float(narrow.reached.values.max()),
-            "smallest_excess_below_the_width": float(below.reached.values.min()),
-            "excess_from_the_width_on": float(np.abs(wide.reached.values).max()),
-            "error_of_predicted_excess": float(by_width.error.values.max()),
-        },
-        _CRITERIA_3,
+    return judged(
+        *_findings(four, by_width),
         data=by_width,
         panels=[
             Panel(
@@ -88,32 +78,30 @@ def proposition_3(setting: Setting) -> Evidence:
     )
 
 
-_CRITERIA_3 = (
-    Criterion("excess_at_h_equal_d", "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
-    *(
-        Criterion(
-            f"gap_{name}",
-            f"({k}) by descent: within 1e-3 of the optimum (h = d + z − k)",
-            low=-1e-9,
-            high=1e-3,
-            role="corrected",
-        )
-        for k, name in enumerate(PROBLEMS, start=1)
-    ),
-    *(
-        Criterion(f"lowest_point_{name}", f"({k}): no feasible point is below", low=-1e-12, role="corrected")
-        for k, name in enumerate(PROBLEMS, start=1)
-    ),
-    Criterion("spread_of_common_weights", "the weights of (4) attain it in all four", high=1e-12, role="corrected"),
-    Criterion("excess_at_h_equal_d", "at h = d (4) is worse, relative", low=0.02, role="corrected"),
-    Criterion("smallest_excess_below_the_width", "as at any h < d + z − k", low=0.01, role="corrected"),
-    Criterion("excess_from_the_width_on", "and not from there on", high=1e-3, role="corrected"),
-    Criterion("error_of_predicted_excess", "both as predicted", high=1e-3, role="corrected"),
-)
+def _findings(four: xr.Dataset, by_width: xr.Dataset) -> list[Finding]:
+    """The four problems at a sufficient width, and (4) by width; gaps and excesses are relative."""
+    reached, numbered = by_width.reached, list(enumerate(PROBLEMS, start=1))
+    at_d, most_at_d = minimum(reached.sel(width=D)), maximum(reached.sel(width=D))
+    below = minimum(reached.where(by_width.width < ENOUGH, drop=True))
+    enough = maximum(np.abs(reached.where(by_width.width >= ENOUGH, drop=True)))
+    gaps, lowest = ({p: four[f"{what}_{p}"] for p in PROBLEMS} for what in ("gap", "lowest"))
+    common, error = maximum(four.common), maximum(by_width.error)
+    there, under = "({}): descent reaches the optimum", "({}): no feasible point is below the optimum"
+    return [
+        printed("excess_at_h_equal_d", at_d, "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
+        *(corrected(f"gap_{p}", maximum(gaps[p]), there.format(k), low=-1e-9, high=1e-3) for k, p in numbered),
+        *(corrected(f"lowest_point_{p}", minimum(lowest[p]), under.format(k), low=-1e-12) for k, p in numbered),
+        corrected("spread_of_common_weights", common, "optimal weights of (4) are optimal in all four", high=1e-12),
+        corrected("excess_at_h_equal_d", at_d, "(4) has a larger optimum at h = d", low=0.02),
+        *shown(largest_excess_at_h_equal_d=most_at_d),
+        corrected("smallest_excess_below_the_width", below, "(4) has a larger optimum at all h < d + z − k", low=0.01),
+        corrected("excess_from_the_width_on", enough, "(4) reaches the optimum at all h ≥ d + z − k", high=1e-3),
+        corrected("error_of_predicted_excess", error, "the closed form predicts the optimum of (4)", high=1e-3),
+    ]
 
 
 def _matrix(n_negative: int, seed: int) -> Tensor:
-    """Eigenvalues about −1 to −0.4, apart, and 0.03 to 0.15."""
+    """A matrix with well separated eigenvalues from about −1 to −0.4, and others from 0.03 to 0.15."""
     draw = generator("signs", seed, n_negative)
     negative = -torch.linspace(1, 0.4, n_negative) - 0.05 * torch.rand(n_negative, generator=draw)
     positive = 0.03 + 0.12 * torch.rand(D - n_negative, generator=draw)
@@ -121,12 +109,12 @@ def _matrix(n_negative: int, seed: int) -> Tensor:
 
 
 def _optimum(C: Tensor) -> float:
-    """The sum of the min(z, number of negative) most negative eigenvalues, from the definition."""
+    """The sum of the min(z, number of negative eigenvalues) smallest eigenvalues, from its definition."""
     return float(torch.linalg.eigvalsh(C)[:Z].clamp(max=0).sum())
 
 
 def _four_problems(width: int, seed: int, n_steps: int, n_points: int) -> dict[str, object]:
-    """Gaps of the four descents, the lowest random points and the common weights, the worst of few and many."""
+    """Gaps after descent, lowest random points, common weights; the worse of few and many negative eigenvalues."""
     found: dict[str, float] = {}
     for n_negative in (FEW, MANY):
         C = _matrix(n_negative, seed)
@@ -155,7 +143,7 @@ def _loss(C: Tensor, u: Tensor) -> Tensor:
 
 
 def _common_weights(C: Tensor, width: int, target: float) -> float:
-    """How far the optimal weights of (4) are from feasible in (4) and from optimal in each of the four."""
+    """How far the optimal weights of (4) are from feasible in (4) and from optimal in each of the four problems."""
     best = constrained_optimum(C, Z, width=width, constraint="orthonormal")
     u = best.W1.mT @ best.W2
     loss = _loss(C, u)
@@ -179,7 +167,7 @@ def _lowest(C: Tensor, problem: Constraint, width: int, n: int, draw: torch.Gene
 
 
 def _perturbed(W: Tensor, n: int, spread: float | None, draw: torch.Generator) -> Tensor:
-    """N matrices: Gaussian, or `spread` times Gaussian about W."""
+    """N matrices: Gaussian, or W plus `spread` times Gaussian."""
     noise = torch.randn(n, *W.shape, generator=draw, dtype=W.dtype)
     return noise if spread is None else W + spread * noise
 
@@ -201,7 +189,7 @@ def _objective(C: Tensor, problem: Constraint, W1: Tensor, W2: Tensor) -> Tensor
 
 
 def _orthonormal(width: int, seed: int) -> dict[str, object]:
-    """What (4) reaches with few negative eigenvalues, above the optimum of the others, and what is predicted."""
+    """How far (4) stays above the optimum of the others with few negative eigenvalues: by descent, and predicted."""
     C = _matrix(FEW, seed)
     target = _optimum(C)
     run = constrained_descent(
