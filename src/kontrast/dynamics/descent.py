@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import require_generator, require_positive, require_whole
 from kontrast.dynamics.problem import Problem
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
 from kontrast.errors import InputError
 from kontrast.linalg import grassmann_step, orthonormality_error
 from kontrast.nets import PureFunction
@@ -59,8 +59,6 @@ def gradient_descent(
             own one of `steps`, and must start there.
         steps: for parameters under a constraint, what stands in the place of θ − η∇L, by name.
     """
-    if not tolerance >= 0:  # so that NaN is refused too
-        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
     rates = _rates(learning_rate, parameters)
     own_steps: dict[str, Step] = {**dict.fromkeys(orthonormal, grassmann_step), **(steps or {})}
@@ -70,7 +68,7 @@ def gradient_descent(
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
     stepper = _NetworkDescent(function, parameters, problem, rates, own_steps, batches, full_batch=batch_size is None)
-    return run(stepper, tape, tolerance=tolerance)
+    return descend(stepper, tape, tolerance=tolerance)
 
 
 class _NetworkDescent:
@@ -174,15 +172,14 @@ def _batches(problem: Problem, batch_size: int | None, generator: torch.Generato
         return iter(lambda: problem, None)
     if problem.subset is None:
         raise InputError("this problem has no samples to split into mini-batches; use batch_size=None")
-    if not 1 <= batch_size <= problem.size:
-        raise InputError(f"batch_size must lie between 1 and the {problem.size} samples, got {batch_size}")
-    if generator is None:
-        raise InputError("mini-batches are random: pass generator=torch.Generator().manual_seed(…)")
-    return _shuffled(problem, batch_size, generator)
+    size = require_whole("batch_size", batch_size, most=problem.size)
+    require_generator(generator)
+    return _shuffled(problem, size, generator)
 
 
-def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator) -> Iterator[Problem]:
+def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator | None) -> Iterator[Problem]:
     assert problem.subset is not None
+    assert generator is not None
     while True:
         order = torch.randperm(problem.size, generator=generator, device=generator.device)
         for rows in torch.split(order, batch_size):

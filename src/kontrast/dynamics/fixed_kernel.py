@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kontrast.checks import increasing_times, require_positive
 from kontrast.dynamics.problem import Objective
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
 from kontrast.errors import InputError, KontrastError
 
 Kernel = Tensor | Callable[[Tensor], Tensor]
@@ -42,7 +42,7 @@ def fixed_kernel_descent(
     require_positive(learning_rate=learning_rate)
     product = _product(kernel, outputs)
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
-    return run(_KernelDescent(product, outputs, objective, learning_rate), tape, tolerance=tolerance)
+    return descend(_KernelDescent(product, outputs, objective, learning_rate), tape, tolerance=tolerance)
 
 
 def fixed_kernel_flow(
