@@ -32,7 +32,7 @@ def reference(x: Tensor, y: Tensor, activation: str, **network: Any) -> tuple[Te
     return infinite.kernels(x, y, infinite.by_quadrature(act.value, act.first), **network)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=integers(0, 2**16),
     activation=sampled_from(ALL),
@@ -156,7 +156,7 @@ def test_mostly_collinear_rows_are_exact_too() -> None:
     assert ((infinite_ntk(x, depth=2) - exact).abs() / exact).max() <= 1e-6
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=integers(0, 2**16),
     activation=sampled_from(ALL),
@@ -271,15 +271,15 @@ def test_compiled_equals_eager() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"depth": 0}, "depth must be a whole number of at least 1 hidden layer, got 0"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
         ({"depth": 1.5}, "depth must be a whole number"),
         ({"depth": True}, "depth must be a whole number"),
         ({"weight_std": "a"}, "weight_std must be a positive number, got a"),
-        ({"bias_std": "x"}, "bias_std must be a number of at least 0, got 'x'"),
+        ({"bias_std": "x"}, "bias_std must be a finite number of at least 0, got 'x'"),
         ({"activation": "swoosh"}, "activation must be one of relu, .* got 'swoosh'"),
         ({"weight_std": 0.0}, "weight_std must be a positive number"),
-        ({"bias_std": -1.0}, "bias_std must be a number of at least 0, got -1.0"),
-        ({"bias_std": math.nan}, "bias_std must be a number of at least 0, got nan"),
+        ({"bias_std": -1.0}, "bias_std must be a finite number of at least 0, got -1.0"),
+        ({"bias_std": math.nan}, "bias_std must be a finite number of at least 0, got nan"),
         ({"input_scale": math.inf}, "input_scale must be a positive number"),
     ],
 )
@@ -296,7 +296,7 @@ def test_rows_that_cannot_work() -> None:
         (bad, None, "x has NaN, infinite or too large entries"),
         (good, bad, "y has NaN, infinite or too large entries"),
         (good, randn(2, 4), "y has 4 columns but x has 3"),
-        (good, good.float(), "y is torch.float32 on cpu but x is torch.float64 on cpu; convert with y.to"),
+        (good, good.float(), r"y must be torch.float64 on cpu like x, got torch.float32 on cpu; use y.to\(x\)"),
         (good[:0], None, r"x must be \(n, d\) with at least one row"),
         (good, good[:0], "y must be .* at least one row"),
         (good[0], None, r"x must be \(n, d\).* got shape \(3,\)"),
@@ -331,7 +331,7 @@ def test_the_gpu_agrees_with_the_cpu_at_hard_inputs(activation: str, bias_std: f
 
 def test_activations_without_moments_are_refused() -> None:
     x = randn(3, 4)
-    with pytest.raises(InputError, match=r"has no finite E\[φ²\] or E\[φ'²\] at a deviation of"):
+    with pytest.raises(InputError, match=r"has no finite E\[φ²\] or E\[φ'²\] at a standard deviation of"):
         infinite_ntk(3 * x, activation=lambda a: torch.exp(a * a))
     with pytest.raises(InputError, match="has no finite"):
         infinite_ntk(torch.zeros(2, 4, dtype=torch.float64), activation=lambda a: a.abs().sqrt())

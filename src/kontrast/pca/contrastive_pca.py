@@ -304,8 +304,8 @@ def _rounding(features: Tensor, S: Tensor) -> float:
 def _require_nonzero(matrix: Tensor, noise: float) -> None:
     if float(matrix.norm()) <= noise:
         raise InputError(
-            "the contrastive matrix is zero to rounding: S is zero, or the features are zero or the same for all points;"
-            " pass features that differ between points"
+            "the contrastive matrix is zero to rounding: S is zero, or the features are zero or equal at all points; "
+            "pass features that differ between points"
         )
 
 
