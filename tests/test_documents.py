@@ -46,7 +46,9 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def help_of(command: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "kontrast", command, "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "kontrast", command, "--help"], capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from kontrast.errors import InputError
+from kontrast.errors import InputError, TooManyComponentsError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -233,6 +233,40 @@ def in_words(given: Any) -> str:
 def features_not_finite() -> InputError:
     """The refusal of features too large, or not finite, to take moments of."""
     return InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")
+
+
+def require_number(**values: float) -> None:
+    """Refuse named values that are not numbers; infinity is one, NaN is none."""
+    for name, value in values.items():
+        if not is_number(value) or math.isnan(value):
+            raise InputError(f"{name} must be a number, got {value!r}")
+
+
+def require_rows(name: str, value: Any) -> None:
+    """Refuse what is not a tensor with at least one row and no empty axis."""
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.numel() == 0:
+        raise InputError(f"{name} must be a tensor with at least one row, got {in_words(value)}")
+
+
+def require_alike(**tensors: Tensor) -> None:
+    """Refuse named tensors of different dtypes or on different devices."""
+    (first, like), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.dtype != like.dtype or tensor.device != like.device:
+            raise InputError(
+                f"{name} must be {like.dtype} on {like.device} like {first}, got {tensor.dtype} on {tensor.device}; "
+                f"use {name}.to({first})"
+            )
+
+
+def require_components(n_components: Any, n_available: int, what: str = "features") -> int:
+    """`n_components` as an int, no more than there are features (or samples, …: `what`)."""
+    k = require_whole("n_components", n_components)
+    if k > n_available:
+        raise TooManyComponentsError(
+            f"n_components={k}, but there are only {n_available} {what}; ask for at most {n_available}", n_available
+        )
+    return k
 
 
 def _shown(value: Any) -> str:

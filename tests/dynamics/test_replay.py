@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from kontrast.data import Pairs
-from kontrast.dynamics import Problem, Status, contrastive_problem, fixed_kernel_descent, gradient_descent, trajectory
-from kontrast.dynamics.replay import Replay, capture
+from kontrast.dynamics import (
+    Problem,
+    Snapshot,
+    Status,
+    Tape,
+    Trajectory,
+    contrastive_problem,
+    descend,
+    fixed_kernel_descent,
+    gradient_descent,
+    trajectory,
+)
+from kontrast.dynamics.replay import Plain, Repeatable, Replay, fastest_way
 from kontrast.kernels import empirical_ntk
 from kontrast.linalg import qr_retraction
 from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear
@@ -32,6 +45,12 @@ class Shrinking:
     def update(self) -> None:
         self.x /= 2
 
+    def gradient_norm(self) -> float:
+        return 1.0
+
+    def snapshot(self, step: int) -> Snapshot:
+        return Snapshot(step, self.x[:, None], {})
+
 
 class ByHand:
     """In the place of a CUDA graph: replaying calls the step again."""
@@ -47,7 +66,7 @@ class ByHand:
 
 def replay_of(stepper: Shrinking) -> Replay:
     losses, place = torch.zeros(100, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
-    return Replay(ByHand(stepper, losses, place), stepper.state, losses, place)  # type: ignore[arg-type]
+    return Replay(stepper, ByHand(stepper, losses, place), losses, place)  # type: ignore[arg-type]
 
 
 def test_advancing_makes_the_steps_and_hands_over_the_losses_between() -> None:
@@ -58,16 +77,36 @@ def test_advancing_makes_the_steps_and_hands_over_the_losses_between() -> None:
     assert stepper.x.item() == 2**-5
 
 
-def test_an_overflow_on_the_way_takes_everything_back() -> None:
-    stepper = Shrinking(overflow_at=2)
+def test_an_overflow_on_the_way_takes_everything_back_and_goes_on_in_single_steps() -> None:
+    stepper = Shrinking(overflow_at=4)
     replay = replay_of(stepper)
     assert replay.advance(2) == [0.5]
-    assert replay.advance(3) is None
-    assert stepper.x.item() == 0.25
+    assert replay.advance(5) == []
+    assert stepper.x.item() == 2**-3
+    assert replay.advance(2) == []  # two steps would not have overflowed, but the graph is gone
+    assert stepper.x.item() == 2**-4
+
+
+@pytest.mark.parametrize("overflow_at", [None, 1, 6, 9, 20])
+@pytest.mark.parametrize("record_at", [None, [0, 5, 20], range(21), []])
+def test_the_loop_does_the_same_with_replayed_steps(
+    overflow_at: int | None, record_at: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = Tape(20, record_at, {"x": lambda now: now.outputs.sum()})
+    plain = descend(Shrinking(overflow_at=overflow_at), tape)
+    monkeypatch.setattr(trajectory, "fastest_way", lambda stepper, n_steps: replay_of(stepper))
+    replayed = descend(Shrinking(overflow_at=overflow_at), tape)
+    assert torch.equal(replayed.losses, plain.losses)
+    assert (replayed.steps, replayed.status, replayed.stopped_at) == (plain.steps, plain.status, plain.stopped_at)
+    assert replayed.records.keys() == plain.records.keys()
+    assert all(torch.equal(replayed.records[name], plain.records[name]) for name in plain.records)
+    assert torch.equal(replayed.final_outputs, plain.final_outputs)
+    assert plain.status is (Status.STEP_LIMIT if overflow_at is None else Status.DIVERGED)
+    assert plain.stopped_at == (20 if overflow_at is None else overflow_at)
 
 
 def test_a_cpu_records_nothing() -> None:
-    assert capture(Shrinking(), n_steps=1000) is None
+    assert type(fastest_way(Shrinking(), n_steps=1000)) is Plain
 
 
 @pytest.fixture
@@ -79,20 +118,19 @@ def problem() -> Problem:
     return contrastive_problem(pairs, ContrastiveLoss(Cosine(), Linear()))
 
 
-def both_ways(run: object, monkeypatch: pytest.MonkeyPatch) -> tuple[trajectory.Trajectory, trajectory.Trajectory]:
-    """A run with its steps replayed, and the plain loop."""
-    captured: list[Replay | None] = []
-    real = trajectory.capture
+def both_ways(run: Callable[[], Trajectory], monkeypatch: pytest.MonkeyPatch) -> tuple[Trajectory, Trajectory]:
+    """A run with its steps replayed, and the same run in plain steps."""
+    ways: list[Plain] = []
 
-    def watched(*args: object, **kwargs: object) -> Replay | None:
-        captured.append(real(*args, **kwargs))  # type: ignore[arg-type]
-        return captured[-1]
+    def watched(stepper: Repeatable, *, n_steps: int) -> Plain:
+        ways.append(fastest_way(stepper, n_steps=n_steps))
+        return ways[-1]
 
-    monkeypatch.setattr(trajectory, "capture", watched)
-    replayed = run()  # type: ignore[operator]
-    assert captured[0] is not None, "the step was not recorded"
-    monkeypatch.setattr(trajectory, "capture", lambda *args, **kwargs: None)
-    return replayed, run()  # type: ignore[operator]
+    monkeypatch.setattr(trajectory, "fastest_way", watched)
+    replayed = run()
+    assert isinstance(ways[0], Replay), "the step was not recorded"
+    monkeypatch.setattr(trajectory, "fastest_way", lambda stepper, n_steps: Plain(stepper))
+    return replayed, run()
 
 
 @pytest.mark.gpu
@@ -105,7 +143,7 @@ def test_a_gpu_replays_gradient_descent(
     if orthonormal:
         start["output"] = qr_retraction(start["output"])
 
-    def run() -> trajectory.Trajectory:
+    def run() -> Trajectory:
         return gradient_descent(
             pure_function(net),
             start,
@@ -130,7 +168,7 @@ def test_a_gpu_stops_at_the_step_that_overflows(problem: Problem, monkeypatch: p
     pairs = Pairs(randn(12, 5), torch.arange(4), torch.arange(4, 8)[:, None], torch.arange(8, 12)[:, None]).to("cuda")
     dot = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear()))
 
-    def run() -> trajectory.Trajectory:
+    def run() -> Trajectory:
         return gradient_descent(pure_function(net), parameters_of(net), dot, learning_rate=0.5, n_steps=500)
 
     replayed, plain = both_ways(run, monkeypatch)
@@ -144,7 +182,7 @@ def test_a_gpu_replays_the_fixed_kernel(problem: Problem, monkeypatch: pytest.Mo
     net = MLP(5, 32, 3, generator=generator(), dtype=torch.float64, device="cuda")
     K, start = empirical_ntk(net, problem.inputs), net(problem.inputs).detach()
 
-    def run() -> trajectory.Trajectory:
+    def run() -> Trajectory:
         return fixed_kernel_descent(K, start, problem.objective, learning_rate=0.1, n_steps=60)
 
     replayed, plain = both_ways(run, monkeypatch)

@@ -366,8 +366,8 @@ def test_components_and_covariances_that_cannot_work_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ridge": -1}, "ridge must be a number of at least 0"),
-        ({"ridge": "small"}, "ridge must be a number of at least 0"),
+        ({"ridge": -1}, "ridge must be a finite number of at least 0"),
+        ({"ridge": "small"}, "ridge must be a finite number of at least 0"),
         ({"n_components": 7}, "n_components=7, but there are only 6 features"),
     ],
 )

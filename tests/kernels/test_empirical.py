@@ -23,7 +23,6 @@ from kontrast.kernels import (
     empirical_ntk_diagonal,
     empirical_ntk_mean,
     empirical_ntk_trace,
-    empirical_ntk_trace_components,
 )
 from kontrast.kernels.empirical import network_of
 from kontrast.kernels.tangents import Form, Kind, Question, plan_for
@@ -287,18 +286,15 @@ def assert_all_routes_agree(module: nn.Module, x: Tensor, y: Tensor, *, dtype: t
     close(empirical_ntk_diagonal(module, x, **options), torch.einsum("nnij->nij", K_xx))
     names = [name for name, _ in module.named_parameters()]
     components = empirical_ntk_components(module, x, y, **options)
-    traces = empirical_ntk_trace_components(module, x, y, **options)
-    assert list(components) == list(traces) == names
+    assert list(components) == names
     for name in names:
-        part = ntk.empirical_ntk(module, x, y, [name])
-        close(components[name], part)
-        close(traces[name], torch.einsum("nmii->nm", part), c)
+        close(components[name], ntk.empirical_ntk(module, x, y, [name]))
 
 
 # --- any module -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(seed=integers(0, 2**16), case=mlps(), n=integers(1, 4), m=integers(1, 4), dtype=sampled_from(DTYPES))
 def test_any_mlp_agrees_with_the_definition(
     seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
@@ -307,7 +303,7 @@ def test_any_mlp_agrees_with_the_definition(
     assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(seed=integers(0, 2**16), case=convnets(), n=integers(1, 3), m=integers(1, 3), dtype=sampled_from(DTYPES))
 def test_any_convnet_agrees_with_the_definition(
     seed: int, case: tuple[nn.Module, tuple[int, ...]], n: int, m: int, dtype: torch.dtype
@@ -316,8 +312,7 @@ def test_any_convnet_agrees_with_the_definition(
     assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n, m", [(3, 4), (1, 2)])
+@pytest.mark.parametrize("n, m, dtype", [(3, 4, torch.float64), (3, 4, torch.float32), (1, 2, torch.float64)])
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_module_agrees_with_the_definition(name: str, n: int, m: int, dtype: torch.dtype) -> None:
     make, shape = OTHERS[name]
@@ -474,13 +469,10 @@ class Pooled(nn.Module):
         (lambda h: h.mean((2, 3)) + h.amax((2, 3)), False),  # two readers
     ],
 )
-@pytest.mark.parametrize("kind", list(Kind))
-def test_pooled_channels_need_one_gradient_for_all_outputs(
-    kind: Kind, pool: Callable[[Tensor], Tensor], by_channel: bool
-) -> None:
+def test_pooled_channels_need_one_gradient_for_all_outputs(pool: Callable[[Tensor], Tensor], by_channel: bool) -> None:
     module, x = initialized(Pooled(pool), 2), randn(3, 2, 6, 6)
-    forms = forms_of(module, x, kind)
-    assert (forms[("conv.weight",)] is Form.CHANNELS) == by_channel
+    for kind in Kind:
+        assert (forms_of(module, x, kind)[("conv.weight",)] is Form.CHANNELS) == by_channel
     assert_all_routes_agree(module, x, randn(2, 2, 6, 6, seed=1), dtype=torch.float64)
 
 
@@ -694,7 +686,7 @@ def test_the_operator_refuses_other_shapes(v: Tensor) -> None:
     operator = NTKOperator(initialized(Scaled(), 1), randn(6, 4))
     with pytest.raises(InputError, match=r"v must be \(18,\), \(18, k\) or \(6, 3\), got shape"):
         _ = operator @ v.double()
-    with pytest.raises(InputError, match="v must be a tensor or a numpy array, got list"):
+    with pytest.raises(InputError, match="v must be Tensor or ndarray, got list"):
         _ = operator @ [1.0]
 
 
@@ -741,17 +733,17 @@ NAN = torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, float("nan")]])
         ),
         (NET, torch.ones(3, 4, dtype=torch.int64), r"x holds integers, so if its first layer needs floats pass x.to"),
         (nn.Embedding(3, 2), torch.full((2,), 3), r"cannot be evaluated on x, .*index out of range"),
-        (NET, torch.ones(0, 4), r"x must hold at least one row, got shape \(0, 4\)"),
-        (NET, torch.tensor(1.0), r"x must hold at least one row, got shape \(\)"),
+        (NET, torch.ones(0, 4), r"x must be a tensor with at least one row, got torch.float32 \(0, 4\)"),
+        (NET, torch.tensor(1.0), r"x must be a tensor with at least one row, got torch.float32 \(\)"),
         (NET, NAN, "x holds NaN or infinite numbers, first in row 1; remove or replace them"),
         (NET, 1 / torch.zeros(2, 4), "x holds NaN or infinite numbers, first in row 0"),
         (NET, X.double(), r"x is torch.float64 on cpu but the net is torch.float32 on cpu; convert with x.to\(device="),
         (NET, X.to("meta"), r"x is torch.float32 on meta but the net is torch.float32 on cpu"),
-        (NET, [[1.0]], "x must be a tensor of real rows .*, got list"),
+        (NET, [[1.0]], "x must be a tensor with at least one row, got list"),
         (
             _half(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))),
             X,
-            "must share one floating-point type and one device",
+            "must have one dtype and one device",
         ),
         (nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), X, r"BatchNorm1d '1' in train mode uses batch.*eval\(\)"),
         (
@@ -762,7 +754,7 @@ NAN = torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, float("nan")]])
         (nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)), X, r"Dropout '1' in train mode drops .*call module.eval\(\)"),
         (nn.TransformerEncoderLayer(4, 2), X, "MultiheadAttention 'self_attn' in train mode drops"),
         (nn.Embedding(3, 2, max_norm=1.0), torch.ones(2, dtype=torch.int64), "max_norm, which rewrites its weights"),
-        (Returns(lambda f: f - f.mean(0)), torch.eye(4), "another output when other rows are evaluated beside it"),
+        (Returns(lambda f: f - f.mean(0)), torch.eye(4), "another output when other rows are evaluated with it"),
         (Returns(lambda f: F.dropout(f + 5, 0.5)), torch.eye(4), "depend on each other or on chance"),
     ],
 )
@@ -777,7 +769,7 @@ def test_what_has_no_kernel_is_refused(module: nn.Module, x: Any, message: str) 
     "y, message",
     [
         (torch.ones(2, 5), r"cannot be evaluated on y, rows of shape \(5,\)"),
-        (torch.ones(0, 4), "y must hold at least one row"),
+        (torch.ones(0, 4), "y must be a tensor with at least one row"),
         (NAN, "y holds NaN"),
         (X.double(), "y is torch.float64"),
     ],
@@ -791,7 +783,7 @@ def test_a_bad_y_is_named(y: Tensor, message: str) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"only": ["0.weigh"]}, r"only names '0.weigh'.*there are \['0.weight', '0.bias', '2.weight', '2.bias'\]"),
+        ({"only": ["0.weigh"]}, r"only holds '0.weigh'.*there are \['0.weight', '0.bias', '2.weight', '2.bias'\]"),
         ({"only": []}, r"only selects no parameter that trains, got \[\]"),
         ({"parameters": {}}, r"the net's parameters are \['0.bias', .*\], got \[\]"),
         ({"memory": 0}, "memory must be a number of bytes above 0"),
@@ -986,7 +978,7 @@ class Complex(nn.Module):
 @pytest.mark.parametrize(
     "module, options, message",
     [
-        (lambda x: x, {}, "module must be an nn.Module, got function"),
+        (lambda x: x, {}, "module must be an nn.Module, got function; wrap a function in a module"),
         (nn.Linear(5, 3), {"only": [1]}, "only must hold names of parameters, got 1"),
         (nn.Linear(5, 3), {"memory": "1GB"}, "memory must be a number of bytes above 0, got '1GB'"),
         (nn.Linear(5, 3, dtype=torch.complex64), {}, "must be real floats, but weight is torch.complex64"),
@@ -999,7 +991,7 @@ def test_mistakes_of_kind_are_told(module: nn.Module, options: dict[str, Any], m
 
 
 def test_complex_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="x must be a tensor of real rows"):
+    with pytest.raises(InputError, match="x must be real, got complex numbers"):
         empirical_ntk(nn.Linear(5, 3), torch.ones(2, 5, dtype=torch.complex64))
 
 

@@ -23,6 +23,7 @@ HOMOGENEOUS = {"relu": 0.0, "leaky_relu": 0.01, "leaky_relu:0.3": 0.3, "linear":
 SMOOTH = ["erf", "sine", "cosine", "gaussian", "tanh", "sigmoid", "gelu", "softplus"]
 CLOSED = [*HOMOGENEOUS, "erf", "sine", "cosine", "gaussian"]
 ALL = [*HOMOGENEOUS, *SMOOTH]
+DIFFERENTIATED = [*CLOSED, "tanh", "gelu"]  # an odd series and one that is neither odd nor even: the slow ones
 
 
 def reference(x: Tensor, y: Tensor, activation: str, **network: Any) -> tuple[Tensor, Tensor]:
@@ -32,7 +33,7 @@ def reference(x: Tensor, y: Tensor, activation: str, **network: Any) -> tuple[Te
     return infinite.kernels(x, y, infinite.by_quadrature(act.value, act.first), **network)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=integers(0, 2**16),
     activation=sampled_from(ALL),
@@ -127,7 +128,7 @@ def test_float32_keeps_small_angles_that_a_cosine_would_lose() -> None:
         assert lost == pytest.approx(theta / (2 * math.pi), rel=0.02, abs=2e-7)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("depth", [1, 5])
 @pytest.mark.parametrize("activation", ALL)
 def test_positive_semidefinite_symmetric_and_exact_on_the_diagonal(activation: str, depth: int) -> None:
     x = torch.cat([randn(20, 6, seed=1), 1e-3 * randn(4, 6, seed=2)])
@@ -156,10 +157,10 @@ def test_mostly_collinear_rows_are_exact_too() -> None:
     assert ((infinite_ntk(x, depth=2) - exact).abs() / exact).max() <= 1e-6
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=integers(0, 2**16),
-    activation=sampled_from(ALL),
+    activation=sampled_from(DIFFERENTIATED),
     depth=integers(1, 2),
     bias_std=sampled_from([0.0, 0.5]),
     tangent=sampled_from([True, False]),
@@ -169,7 +170,7 @@ def test_gradients_equal_finite_differences(
 ) -> None:
     net = InfiniteNetwork(depth, activation, 1.1, bias_std)
     kernel = net.ntk if tangent else net.nngp
-    x, y = randn(2, 3, seed=seed).requires_grad_(), randn(2, 3, seed=seed + 1).requires_grad_()
+    x, y = randn(2, 2, seed=seed).requires_grad_(), randn(1, 2, seed=seed + 1).requires_grad_()
     torch.testing.assert_close(kernel(x, y).detach(), kernel(x.detach(), y.detach()), rtol=1e-9, atol=1e-12)
     assert torch.autograd.gradcheck(kernel, (x, y), eps=1e-6, atol=1e-5, rtol=1e-4)
 
@@ -185,7 +186,7 @@ def central_difference(function: Any, x: Tensor, step: float = 1e-5) -> Tensor:
 
 
 @pytest.mark.parametrize("depth, bias_std", [(1, 0.0), (2, 0.6)])
-@pytest.mark.parametrize("activation", ALL)
+@pytest.mark.parametrize("activation", DIFFERENTIATED)
 def test_gradients_at_duplicates_and_on_the_diagonal(activation: str, bias_std: float, depth: int) -> None:
     net = InfiniteNetwork(depth, activation, 1.2, bias_std)
     x = randn(3, 2, seed=7)
@@ -199,7 +200,7 @@ def test_gradients_at_duplicates_and_on_the_diagonal(activation: str, bias_std: 
 
 
 @pytest.mark.parametrize("bias_std", [0.0, 0.6])
-@pytest.mark.parametrize("activation", ALL)
+@pytest.mark.parametrize("activation", DIFFERENTIATED)
 def test_gradients_at_zero_rows(activation: str, bias_std: float) -> None:
     net = InfiniteNetwork(1, activation, 1.2, bias_std)
     x, y = torch.zeros(1, 4, dtype=torch.float64), randn(3, 4, seed=8)
@@ -271,15 +272,15 @@ def test_compiled_equals_eager() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"depth": 0}, "depth must be a whole number of at least 1 hidden layer, got 0"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, got 0"),
         ({"depth": 1.5}, "depth must be a whole number"),
         ({"depth": True}, "depth must be a whole number"),
         ({"weight_std": "a"}, "weight_std must be a positive number, got 'a'"),
-        ({"bias_std": "x"}, "bias_std must be a number of at least 0, got 'x'"),
+        ({"bias_std": "x"}, "bias_std must be a finite number of at least 0, got 'x'"),
         ({"activation": "swoosh"}, "activation must be one of relu, .* got 'swoosh'"),
         ({"weight_std": 0.0}, "weight_std must be a positive number"),
-        ({"bias_std": -1.0}, "bias_std must be a number of at least 0, got -1.0"),
-        ({"bias_std": math.nan}, "bias_std must be a number of at least 0, got nan"),
+        ({"bias_std": -1.0}, "bias_std must be a finite number of at least 0, got -1.0"),
+        ({"bias_std": math.nan}, "bias_std must be a finite number of at least 0, got nan"),
         ({"input_scale": math.inf}, "input_scale must be a positive number"),
     ],
 )
@@ -296,7 +297,7 @@ def test_rows_that_cannot_work() -> None:
         (bad, None, "x has NaN, infinite or too large entries"),
         (good, bad, "y has NaN, infinite or too large entries"),
         (good, randn(2, 4), "y has 4 columns but x has 3"),
-        (good, good.float(), "y is torch.float32 on cpu but x is torch.float64 on cpu; convert with y.to"),
+        (good, good.float(), r"y must be torch.float64 on cpu like x, got torch.float32 on cpu; use y.to\(x\)"),
         (good[:0], None, r"x must be \(n, d\) with at least one row"),
         (good, good[:0], "y must be .* at least one row"),
         (good[0], None, r"x must be \(n, d\).* got shape \(3,\)"),
@@ -331,7 +332,7 @@ def test_the_gpu_agrees_with_the_cpu_at_hard_inputs(activation: str, bias_std: f
 
 def test_activations_without_moments_are_refused() -> None:
     x = randn(3, 4)
-    with pytest.raises(InputError, match=r"has no finite E\[φ²\] or E\[φ'²\] at a deviation of"):
+    with pytest.raises(InputError, match=r"has no finite E\[φ²\] or E\[φ'²\] at a standard deviation of"):
         infinite_ntk(3 * x, activation=lambda a: torch.exp(a * a))
     with pytest.raises(InputError, match="has no finite"):
         infinite_ntk(torch.zeros(2, 4, dtype=torch.float64), activation=lambda a: a.abs().sqrt())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,16 @@ from hypothesis.strategies import integers, sampled_from
 from torch import nn
 
 from kontrast.errors import InputError
-from kontrast.kernels import CosineKernel, FeatureKernel, InfiniteNetwork, TangentKernel, empirical_ntk_trace
-from kontrast.nets import MLP
+from kontrast.kernels import (
+    CosineKernel,
+    FeatureKernel,
+    GaussianKernel,
+    InfiniteNetwork,
+    NetworkKernel,
+    TangentKernel,
+    empirical_ntk_trace,
+)
+from kontrast.nets import MLP, FourierFeatures, NetworkFeatures, ScaledFeatures
 from tests.cases import DTYPES, generator, randn
 from tests.reference.regression import kernel_by_entries
 
@@ -19,6 +29,9 @@ KERNELS = [
     TangentKernel(InfiniteNetwork(depth=2, bias_std=0.3)),
     TangentKernel(InfiniteNetwork(activation="erf")),
     FeatureKernel(lambda x: torch.tanh(x.flatten(1))[:, :3]),
+    NetworkKernel(InfiniteNetwork(depth=2, activation="erf")),
+    GaussianKernel(2.0),
+    CosineKernel(NetworkKernel(InfiniteNetwork()), 1e-3),
     CosineKernel(TangentKernel(InfiniteNetwork()), 0.1),
 ]
 
@@ -31,6 +44,57 @@ def test_kernels_are_symmetric_and_have_the_diagonal_they_say(seed: int, kernel:
     torch.testing.assert_close(K.diagonal(), kernel.diagonal(x), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(kernel(x, y), kernel(torch.cat([x, y]))[:6, 6:], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(kernel(x.view(6, 1, 1, 5)), K)
+
+
+def test_kernels_by_their_definitions() -> None:
+    x, y = randn(5, 3), randn(4, 3, seed=1)
+    gaussian = [[math.exp(-float((a - b).square().sum()) / (2 * 1.5**2)) for b in y] for a in x]
+    torch.testing.assert_close(
+        GaussianKernel(1.5)(x, y), torch.tensor(gaussian, dtype=torch.float64), rtol=1e-10, atol=0
+    )
+    plain, delta = NetworkKernel(InfiniteNetwork()), 0.3
+    K = plain(x, y)
+    cosine = [
+        [
+            float(K[i, j])
+            / (
+                (math.sqrt(float(plain.diagonal(a[None]))) + delta)
+                * (math.sqrt(float(plain.diagonal(b[None]))) + delta)
+            )
+            for j, b in enumerate(y)
+        ]
+        for i, a in enumerate(x)
+    ]
+    torch.testing.assert_close(
+        CosineKernel(plain, delta)(x, y), torch.tensor(cosine, dtype=torch.float64), rtol=1e-12, atol=0
+    )
+    blank = torch.zeros(2, 3, dtype=torch.float64)
+    assert torch.equal(CosineKernel(plain, delta)(blank, y), torch.zeros(2, 4).double())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "draw"),
+    [
+        (
+            NetworkKernel(InfiniteNetwork(depth=2)),
+            lambda g: NetworkFeatures.draw(4, 500, depth=2, activation="relu", generator=g),
+        ),
+        (GaussianKernel(1.5), lambda g: FourierFeatures.draw(4, 500, length_scale=1.5, generator=g)),
+    ],
+)
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_kernels_are_the_limits_of_the_scaled_features(kernel: object, draw: object, delta: float | None) -> None:
+    """Monte Carlo: the mean of ΦΦ^T over draws, within 5 standard errors of it."""
+    x = randn(5, 4)
+    limit = (kernel if delta is None else CosineKernel(kernel, delta))(x)
+    products = []
+    for seed in range(20):
+        phi = ScaledFeatures(draw(generator(seed)), delta)(x)
+        products.append(phi @ phi.mT)
+    drawn = torch.stack(products)
+    error = drawn.std(0) / math.sqrt(20)
+    bias = 2 / 500  # the cosine of finitely many features is biased by some 1/M
+    assert ((drawn.mean(0) - limit).abs() <= 5 * error + bias * limit.abs().max() + 1e-9).all()
 
 
 def test_the_tangent_kernel_is_that_of_a_wide_network() -> None:

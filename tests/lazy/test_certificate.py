@@ -59,6 +59,7 @@ def smooth_module(seed: int = 0) -> nn.Module:
     order=sampled_from([1, 2]),
     dtype=sampled_from(DTYPES),
 )
+@settings(max_examples=15)
 def test_never_below_the_truth_anywhere_on_the_chord(
     seed: int, depth: int, activation: str, radius: float, order: int, dtype: torch.dtype
 ) -> None:
@@ -78,7 +79,7 @@ def test_never_below_the_truth_anywhere_on_the_chord(
 
 
 @given(seed=integers(0, 2**16), radius=floats(0.01, 1))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_a_convolutional_net_is_certified(seed: int, radius: float) -> None:
     model, x = smooth_module(seed), randn(2, 1, 6, 6, seed=seed)
     start = parameters_of(model)
@@ -134,7 +135,7 @@ def test_both_orders_are_their_integrals() -> None:
     model, x = net(width=3), randn(2, 4, seed=3)
     start = parameters_of(model)
     end = shifted(start, 0.5, 5)
-    grid = torch.linspace(0, 1, 101, dtype=torch.float64)
+    grid = torch.linspace(0, 1, 41, dtype=torch.float64)
     derivatives = [dense(model, start, end, x, float(s)) for s in grid]
     for order in (1, 2):
         weight = torch.ones_like(grid) if order == 1 else 1 - grid
@@ -229,7 +230,7 @@ def test_trained_nets_are_certified_far_below_lemma8(depth: int) -> None:
     found = ntk_certificate(model, start, end, probes)
     assert found.holds
     assert 1 <= found.ratio < 5
-    assert 1 <= found.median_ratio < 5
+    assert 1 <= float((found.bound / found.change.abs()).median()) < 5
     if depth == 1:
         K = empirical_ntk(model, probes)
         c_0 = math.sqrt(float(torch.einsum("iikk->ik", K).max()))
@@ -303,7 +304,7 @@ def test_a_subclass_with_its_own_forward_is_not_taken_for_an_mlp() -> None:
     torch.testing.assert_close(found.change, kernel(end) - kernel(start))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_large_moves_are_resolved_or_said_not_to_be(seed: int) -> None:
     """The bound holds all along the chord, or the certificate says that its quadrature is not resolved."""
     net = MLP(3, 16, 2, depth=3, activation="tanh", generator=generator(seed), dtype=torch.float64)
@@ -312,7 +313,7 @@ def test_large_moves_are_resolved_or_said_not_to_be(seed: int) -> None:
     x = randn(3, 3, seed=seed)
     found = ntk_certificate(net, start, end, x)
     K0 = empirical_ntk(net, x)
-    for s in torch.linspace(0.02, 1, 50).tolist():
+    for s in torch.linspace(0.04, 1, 25).tolist():
         at = {name: p + s * (end[name] - p) for name, p in start.items()}
         within = bool(((empirical_ntk(net, x, parameters=at) - K0).abs() <= found.bound).all())
         assert within or not found.valid

@@ -11,7 +11,8 @@ from hypothesis.strategies import integers, sampled_from
 
 from kontrast.data import Pairs
 from kontrast.errors import InputError
-from kontrast.lazy import assumptions_of, constants_of
+from kontrast.lazy import constants_of
+from kontrast.lazy.constants import assumptions_of
 from kontrast.losses import Linear, LogSoftmax, Softmax
 from kontrast.nets import ACTIVATIONS, MLP, Activation, leaky_relu, slopes_of
 from kontrast.nets.slopes import largest

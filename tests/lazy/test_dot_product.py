@@ -76,15 +76,18 @@ def test_times_come_in_any_order_and_time_zero_is_the_start() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kernel": torch.eye(5, dtype=torch.float64)}, r"the kernel must be \(6, 6\) or \(6, 6, 2, 2\)"),
-        ({"S": torch.eye(5, dtype=torch.float64)}, r"the pair matrix must be \(6, 6\) for 6 outputs, got \(5, 5\)"),
-        ({"steps": [-1]}, r"steps must be whole numbers of 0 or more, at least one, got \[-1\]"),
-        ({"steps": []}, r"at least one, got \[\]"),
-        ({"steps": [1.5]}, r"steps must be whole numbers"),
-        ({"S": torch.ones(6, 6, dtype=torch.float64).triu()}, "the pair matrix must be symmetric"),
-        ({"S": torch.eye(6)}, "must have one number type"),
-        ({"kernel": torch.full((6, 6), torch.nan, dtype=torch.float64)}, "the kernel finite"),
-        ({"outputs": torch.ones(6, dtype=torch.float64)}, r"outputs must be finite and \(m, z\)"),
+        ({"kernel": torch.eye(5, dtype=torch.float64)}, r"kernel must be \(6, 6\) or \(6, 6, 2, 2\)"),
+        (
+            {"S": torch.eye(5, dtype=torch.float64)},
+            r"S must have shape \(6, 6\), got \(5, 5\); one row per row of outputs",
+        ),
+        ({"steps": [-1]}, "every one of steps must be a whole number of at least 0, got -1"),
+        ({"steps": []}, "steps is empty; pass at least one"),
+        ({"steps": [1.5]}, "every one of steps must be a whole number of at least 0, got 1.5"),
+        ({"S": torch.ones(6, 6, dtype=torch.float64).triu()}, "S must be symmetric"),
+        ({"S": torch.eye(6)}, "S must be torch.float64 like outputs, got torch.float32"),
+        ({"kernel": torch.full((6, 6), torch.nan, dtype=torch.float64)}, "kernel holds NaN"),
+        ({"outputs": torch.ones(6, dtype=torch.float64)}, r"outputs must have shape \(m, z\), got \(6,\)"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
     ],
 )

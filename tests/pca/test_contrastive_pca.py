@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 
 from kontrast.data import GaussianNoise, Pairs, make_pairs, pair_matrix
@@ -325,7 +325,9 @@ def test_nothing_to_find_is_refused(limit: int, shape: tuple[int, int], monkeypa
 @pytest.mark.parametrize("k", [0, -1, 17, 2.0, True])
 def test_impossible_numbers_of_components_are_refused(k: object) -> None:
     net, pairs = setting()
-    with pytest.raises(InputError, match="from 1 to the width 16, got"):
+    with pytest.raises(
+        InputError, match=r"n_components must be a whole number of at least 1, got|there are only 16 features"
+    ):
         contrastive_pca(features_of(net, pairs), pair_matrix(pairs), k)
 
 
@@ -348,9 +350,9 @@ def test_matrices_that_do_not_fit_are_refused() -> None:
         contrastive_matrix(features[1:], S)
     with pytest.raises(InputError, match=r"S must be torch.float32"):
         contrastive_pca(features.float(), S, 2)
-    with pytest.raises(InputError, match="must share one shape"):
+    with pytest.raises(InputError, match="must have one shape"):
         contrastive_drift(features, features[:, 1:], S)
-    with pytest.raises(InputError, match="not empty"):
+    with pytest.raises(InputError, match=r"features must have shape \(m, M\), got \(.*, 0\)"):
         contrastive_matrix(features[:, :0], S)
 
 
@@ -381,10 +383,11 @@ def test_training_descends_on_the_grassmannian(delta: float | None, dtype: torch
 
 
 @given(seed=integers(0, 2**16), delta=sampled_from(DELTAS), depth=integers(1, 2))
+@settings(max_examples=12)
 def test_frozen_training_is_training_at_the_hidden_rate_zero(seed: int, delta: float | None, depth: int) -> None:
     net, pairs = setting(seed=seed, depth=depth)
     seen = {"moved": lambda s: pair_features(net, pairs.rows, parameters=s.parameters) @ s.parameters["output"]}
-    options = {"n_steps": 20, "record_at": [0, 7, 20], "recorders": seen, "keep_outputs": True}
+    options = {"n_steps": 10, "record_at": [0, 4, 10], "recorders": seen, "keep_outputs": True}
     frozen = train_pca_network(net, pairs, delta=delta, learning_rate=0.5, freeze_hidden=True, **options)
     start = orthonormal_start(net)
     slow = gradient_descent(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,8 @@ from torch import Tensor
 from kontrast.errors import InputError
 from kontrast.kernels import CosineKernel, GaussianKernel, InfiniteNetwork, NetworkKernel
 from kontrast.linalg import subspace_sines
-from kontrast.nets import FourierFeatures, NetworkFeatures, ScaledFeatures
 from kontrast.pca import KernelFeatures, kernel_contrastive_pca, kernel_pca, nystrom_features
-from tests.cases import DTYPES, generator, randn
+from tests.cases import DTYPES, randn
 from tests.reference import closed_forms as reference
 
 KERNELS = [
@@ -104,68 +101,6 @@ def test_more_components_than_positive_eigenvalues_are_refused(dtype: torch.dtyp
             kernel_contrastive_pca(phi @ phi.mT, lambda block: -block, 1)
 
 
-@given(seed=integers(0, 2**10), kernel=sampled_from(KERNELS))
-def test_kernels_are_symmetric_and_have_the_diagonal_they_say(seed: int, kernel: object) -> None:
-    x, y = randn(6, 5, seed=seed), randn(4, 5, seed=seed + 1)
-    K = kernel(x)
-    torch.testing.assert_close(K, K.mT, rtol=0, atol=1e-12)
-    torch.testing.assert_close(K.diagonal(), kernel.diagonal(x), rtol=1e-10, atol=1e-12)
-    both = kernel(torch.cat([x, y]))
-    torch.testing.assert_close(kernel(x, y), both[:6, 6:], rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(kernel(x.view(6, 1, 1, 5)), K)
-
-
-def test_kernels_by_their_definitions() -> None:
-    x, y = randn(5, 3), randn(4, 3, seed=1)
-    gaussian = [[math.exp(-float((a - b).square().sum()) / (2 * 1.5**2)) for b in y] for a in x]
-    torch.testing.assert_close(
-        GaussianKernel(1.5)(x, y), torch.tensor(gaussian, dtype=torch.float64), rtol=1e-10, atol=0
-    )
-    plain, delta = NetworkKernel(InfiniteNetwork()), 0.3
-    K = plain(x, y)
-    cosine = [
-        [
-            float(K[i, j])
-            / (
-                (math.sqrt(float(plain.diagonal(a[None]))) + delta)
-                * (math.sqrt(float(plain.diagonal(b[None]))) + delta)
-            )
-            for j, b in enumerate(y)
-        ]
-        for i, a in enumerate(x)
-    ]
-    torch.testing.assert_close(
-        CosineKernel(plain, delta)(x, y), torch.tensor(cosine, dtype=torch.float64), rtol=1e-12, atol=0
-    )
-    blank = torch.zeros(2, 3, dtype=torch.float64)
-    assert torch.equal(CosineKernel(plain, delta)(blank, y), torch.zeros(2, 4).double())
-
-
-@pytest.mark.parametrize(
-    ("kernel", "draw"),
-    [
-        (
-            NetworkKernel(InfiniteNetwork(depth=2)),
-            lambda g: NetworkFeatures.draw(4, 500, depth=2, activation="relu", generator=g),
-        ),
-        (GaussianKernel(1.5), lambda g: FourierFeatures.draw(4, 500, length_scale=1.5, generator=g)),
-    ],
-)
-@pytest.mark.parametrize("delta", [None, 0.1])
-def test_kernels_are_the_limits_of_the_scaled_features(kernel: object, draw: object, delta: float | None) -> None:
-    """Monte Carlo: the mean of ΦΦ^T over draws, within 5 standard errors of it."""
-    x = randn(5, 4)
-    limit = (kernel if delta is None else CosineKernel(kernel, delta))(x)
-    products = []
-    for seed in range(20):
-        phi = ScaledFeatures(draw(generator(seed)), delta)(x)
-        products.append(phi @ phi.mT)
-    drawn = torch.stack(products)
-    error = drawn.std(0) / math.sqrt(20)
-    bias = 2 / 500  # the cosine of finitely many features is biased by some 1/M
-    assert ((drawn.mean(0) - limit).abs() <= 5 * error + bias * limit.abs().max() + 1e-9).all()
-
-
 @given(n_landmarks=integers(1, 10), seed=integers(0, 2**10), kernel=sampled_from(KERNELS))
 def test_landmark_features_are_exact_at_landmarks_and_below_elsewhere(
     n_landmarks: int, seed: int, kernel: object
@@ -193,7 +128,7 @@ def test_tiles_of_landmark_features_do_not_matter(monkeypatch: pytest.MonkeyPatc
     x = randn(30, 4)
     features = nystrom_features(KERNELS[0], x[:7])
     whole = features(x)
-    monkeypatch.setattr(kernel_pca, "TILE", {"cpu": 20})
+    monkeypatch.setattr(kernel_pca, "KERNEL_TILE", {"cpu": 20})
     torch.testing.assert_close(features(x), whole, rtol=0, atol=1e-13)
     plain = KernelFeatures(KERNELS[0], x[:7])
     assert plain.n_features == 7

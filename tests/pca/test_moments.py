@@ -129,11 +129,11 @@ def test_more_batches_may_follow_a_reading() -> None:
 
 
 def test_bad_batches_are_refused() -> None:
-    with pytest.raises(InputError, match="at least 2 anchors are needed, got 1"):
+    with pytest.raises(InputError, match="n_anchors must be a whole number of at least 2, got 1"):
         PairMoments(3, 1, CPU)
     pairs = PairMoments(3, 4, CPU)
     pairs.update(randn(2, 3), randn(2, 3), None)
-    with pytest.raises(InputError, match="2 of 4 anchors have come"):
+    with pytest.raises(InputError, match="2 of 4 anchors were added"):
         pairs.matrix()
     with pytest.raises(InputError, match="give at least 2 views, got 1"):
         ViewMoments(3, CPU).update([randn(5, 3)])

@@ -64,7 +64,7 @@ def test_wrong_numbers_of_components_are_refused(k: object) -> None:
 
 @pytest.mark.parametrize("ridge", [-1, -1e-9, math.nan, math.inf, "1", None])
 def test_wrong_ridges_are_refused(ridge: object) -> None:
-    with pytest.raises(InputError, match="ridge must be a number of at least 0"):
+    with pytest.raises(InputError, match="ridge must be a finite number of at least 0"):
         whitened_pca(*moments(), 2, ridge=ridge)
 
 

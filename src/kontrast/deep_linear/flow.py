@@ -39,7 +39,7 @@ from kontrast.deep_linear.flow_laws import (
     remainder,
     rounding,
 )
-from kontrast.dynamics import Recorder, Snapshot, Step, Tape, Trajectory, gradient_descent, run, trace_problem
+from kontrast.dynamics import Recorder, Snapshot, Step, Tape, Trajectory, descend, gradient_descent, trace_problem
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg import as_symmetric, cayley_step, grassmann_step, polar_step
 from kontrast.nets import MLP, parameters_of
@@ -171,14 +171,12 @@ def deep_linear_descent(
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
     require_positive(learning_rate=learning_rate)
-    if not tolerance >= 0:  # so that NaN is refused too
-        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
     rate = learning_rate / 2 if printed else learning_rate
     if not eigenbasis:
-        return run(_OutputDescent(law, C.matmul, map0, rate), tape, tolerance=tolerance)
+        return descend(_OutputDescent(law, C.matmul, map0, rate), tape, tolerance=tolerance)
     eigenvalues, basis = torch.linalg.eigh(C)
-    return run(_OutputDescent(law, eigenvalues[:, None].mul, basis.mT @ map0, rate), tape, tolerance=tolerance)
+    return descend(_OutputDescent(law, eigenvalues[:, None].mul, basis.mT @ map0, rate), tape, tolerance=tolerance)
 
 
 def train_deep_linear(

@@ -9,7 +9,7 @@ from kontrast.dynamics.problem import (
     regression_problem,
     trace_problem,
 )
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, distance_from, run
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, descend, distance_from
 
 __all__ = [
     "Problem",
@@ -21,12 +21,12 @@ __all__ = [
     "Trajectory",
     "classification_problem",
     "contrastive_problem",
+    "descend",
     "distance_from",
     "fixed_kernel_descent",
     "fixed_kernel_flow",
     "flat_kernel",
     "gradient_descent",
     "regression_problem",
-    "run",
     "trace_problem",
 ]

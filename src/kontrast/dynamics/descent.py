@@ -1,4 +1,4 @@
-"""Gradient descent of a pure function, full-batch or in mini-batches, layers under constraints where asked."""
+"""Gradient descent of a pure function, full-batch or in mini-batches, with constraints on layers if asked."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import require_generator, require_positive, require_whole
 from kontrast.dynamics.problem import Problem
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, run
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
 from kontrast.errors import InputError
 from kontrast.linalg import grassmann_step, orthonormality_error
 from kontrast.nets import PureFunction
 
 
 class Step(Protocol):
-    """How a parameter under a constraint takes a step: `linalg.grassmann_step`, `polar_step`, `cayley_step`, …."""
+    """The step of a parameter under a constraint: `linalg.grassmann_step`, `polar_step`, `cayley_step`, …."""
 
     def __call__(self, parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
         """The parameter after the step."""
@@ -52,15 +52,13 @@ def gradient_descent(
         recorders: functions of the `Snapshot`, by name.
         keep_outputs: keep the outputs at the recorded steps.
         keep_parameters: keep the parameters at the recorded steps.
-        tolerance: stop once the gradient norm (under a constraint: a step's length over η) is below it; 0 never does.
+        tolerance: stop once the gradient norm (under a constraint: a step's length over η) is below it; 0 never stops.
         batch_size: mini-batches of that many samples in shuffled epochs; None is the full batch.
         generator: shuffles the mini-batches; required with `batch_size`.
-        orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)), or by their
-            own one of `steps`, and must start there.
-        steps: for parameters under a constraint, what stands in the place of θ − η∇L, by name.
+        orthonormal: parameters that start with orthonormal columns and descend on the Grassmannian (paper A, (7)), or
+            by their own step in `steps`.
+        steps: for parameters under a constraint, the step that replaces θ − η∇L, by name.
     """
-    if not tolerance >= 0:  # so that NaN is refused too
-        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
     rates = _rates(learning_rate, parameters)
     own_steps: dict[str, Step] = {**dict.fromkeys(orthonormal, grassmann_step), **(steps or {})}
@@ -70,7 +68,7 @@ def gradient_descent(
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
     stepper = _NetworkDescent(function, parameters, problem, rates, own_steps, batches, full_batch=batch_size is None)
-    return run(stepper, tape, tolerance=tolerance)
+    return descend(stepper, tape, tolerance=tolerance)
 
 
 class _NetworkDescent:
@@ -95,7 +93,7 @@ class _NetworkDescent:
 
     def loss(self) -> Tensor:
         self.batch = next(self.batches)
-        # Leaves of this step alone: nodes of an older graph may belong to another stream of a GPU.
+        # New leaves at every step: nodes of an older graph may belong to another stream of a GPU.
         self.leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
         with torch.enable_grad():
             self.outputs = self.function(self.leaves, self.batch.inputs)
@@ -169,20 +167,19 @@ def _check_frames(orthonormal: Collection[str], parameters: Mapping[str, Tensor]
 
 
 def _batches(problem: Problem, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Problem]:
-    """The problem itself for ever, or its mini-batches, every epoch shuffled anew; a short last batch is kept."""
+    """The problem itself again and again, or its mini-batches, shuffled in every epoch; a short last batch is kept."""
     if batch_size is None:
         return iter(lambda: problem, None)
     if problem.subset is None:
         raise InputError("this problem has no samples to split into mini-batches; use batch_size=None")
-    if not 1 <= batch_size <= problem.size:
-        raise InputError(f"batch_size must lie between 1 and the {problem.size} samples, got {batch_size}")
-    if generator is None:
-        raise InputError("mini-batches are random: pass generator=torch.Generator().manual_seed(…)")
-    return _shuffled(problem, batch_size, generator)
+    size = require_whole("batch_size", batch_size, most=problem.size)
+    require_generator(generator)
+    return _shuffled(problem, size, generator)
 
 
-def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator) -> Iterator[Problem]:
+def _shuffled(problem: Problem, batch_size: int, generator: torch.Generator | None) -> Iterator[Problem]:
     assert problem.subset is not None
+    assert generator is not None
     while True:
         order = torch.randperm(problem.size, generator=generator, device=generator.device)
         for rows in torch.split(order, batch_size):

@@ -1,4 +1,4 @@
-"""What is minimised: inputs, and an objective of the outputs there."""
+"""The problem to minimise: inputs, and an objective of the outputs there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words
+from kontrast.checks import in_words, require_alike, require_finite, require_floating, require_rows, require_shape
 from kontrast.data import Pairs
 from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, LossValue
@@ -50,7 +50,7 @@ def contrastive_problem(pairs: Pairs, loss: Callable[..., LossValue]) -> Problem
 
 
 def trace_problem(eigenvalues: Tensor, basis: Tensor) -> Problem:
-    """Paper B's loss (7), Tr(u C u^T), for linear networks: the inputs are C's eigenvectors, so that outputs are q."""
+    """Paper B's loss (7), Tr(u C u^T), of linear networks: the inputs are C's eigenvectors, so the outputs are q."""
 
     def loss(q: Tensor) -> Tensor:
         return torch.sum(eigenvalues[:, None] * q.square())
@@ -60,26 +60,17 @@ def trace_problem(eigenvalues: Tensor, basis: Tensor) -> Problem:
 
 def regression_problem(x: Tensor, targets: Tensor) -> Problem:
     """½‖f(x) − targets‖², a sum over samples and outputs (paper D, assumption 5); targets are (n, z) as f(x) is."""
-    n_rows = _n_rows(x)
-    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.ndim != 2:
-        raise InputError(
-            f"targets must be a tensor of floats of shape (n, z), got {in_words(targets)}; "
-            f"for one output use targets[:, None], for class numbers classification_problem"
-        )
-    if len(targets) != n_rows or targets.shape[1] == 0:
-        raise InputError(f"targets must be ({n_rows}, z), one row for each row of x, got {tuple(targets.shape)}")
-    if targets.device != x.device or (x.is_floating_point() and targets.dtype != x.dtype):
-        raise InputError(
-            f"targets are {targets.dtype} on {targets.device} but x is {x.dtype} on {x.device}; use targets.to(x)"
-        )
-    if not bool(torch.isfinite(targets).all()):
-        raise InputError("targets hold NaN or infinite values; leave those rows out")
+    require_rows("x", x)
+    require_floating("targets", targets, "for class numbers use classification_problem")
+    require_shape("targets", targets, (len(x), "z"), "one row per row of x; for one output use targets[:, None]")
+    require_alike(x=x if x.is_floating_point() else x.to(targets.dtype), targets=targets)
+    require_finite("targets", targets, "leave those rows out")
     return _regression(x.detach(), targets.detach())
 
 
 def classification_problem(x: Tensor, labels: Tensor) -> Problem:
     """The cross-entropy of the softmax of f(x), a sum over samples; labels are class numbers from 0, of shape (n,)."""
-    n_rows = _n_rows(x)
+    require_rows("x", x)
     if (
         not isinstance(labels, Tensor)
         or labels.is_floating_point()
@@ -90,20 +81,10 @@ def classification_problem(x: Tensor, labels: Tensor) -> Problem:
             f"labels must be a tensor of whole class numbers, got {in_words(labels)}; "
             f"use labels.long(), or regression_problem for numbers"
         )
-    if labels.shape != (n_rows,):
-        raise InputError(
-            f"labels must be ({n_rows},), one class number for each row of x, got {tuple(labels.shape)}; "
-            f"of one-hot rows take labels.argmax(1)"
-        )
+    require_shape("labels", labels, (len(x),), "one class number per row of x; for one-hot rows use labels.argmax(1)")
     if labels.device != x.device or int(labels.min()) < 0:
         raise InputError(f"labels must be 0 or more and on {x.device}, got {int(labels.min())} on {labels.device}")
     return _classification(x.detach(), labels.long())
-
-
-def _n_rows(x: Tensor) -> int:
-    if not isinstance(x, Tensor) or x.ndim == 0 or x.numel() == 0:
-        raise InputError(f"x must be a tensor with at least one row, got {in_words(x)}; use torch.as_tensor(x)")
-    return len(x)
 
 
 def _regression(x: Tensor, targets: Tensor) -> Problem:

@@ -11,9 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_whole
-from kontrast.dynamics.replay import Repeatable, capture
-from kontrast.errors import InputError
+from kontrast.checks import require_not_negative, require_whole
+from kontrast.dynamics.replay import Plain, Repeatable, fastest_way
 from kontrast.nets import Parameters
 
 
@@ -67,7 +66,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """What to write down, and when. `at=None` means the first and the last step."""
+    """The quantities to record, and the steps at which to record them; `at=None` means the first and the last."""
 
     n_steps: int
     at: Collection[int] | None = None
@@ -76,18 +75,18 @@ class Tape:
     keep_parameters: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("n_steps", self.n_steps, least=0)
-        outside = [step for step in self.steps if not 0 <= step <= self.n_steps]
-        if outside:
-            raise InputError(f"can only record at steps 0 … {self.n_steps}, got {outside[0]}; raise n_steps or drop it")
+        object.__setattr__(self, "n_steps", require_whole("n_steps", self.n_steps, least=0))
+        _ = self.steps  # refuses steps outside the run now, not after it
 
     @property
     def steps(self) -> set[int]:
         """The steps at which to record."""
-        return {0, self.n_steps} if self.at is None else set(self.at)
+        if self.at is None:
+            return {0, self.n_steps}
+        return {require_whole("every step of record_at", step, least=0, most=self.n_steps) for step in self.at}
 
     def keep(self, snapshot: Snapshot) -> Snapshot:
-        """Copies of what was asked to be kept, and no reference to the rest."""
+        """A copy of the parts that are to be kept, without references to the rest."""
         return Snapshot(
             step=snapshot.step,
             outputs=snapshot.outputs.detach().clone() if self.keep_outputs else torch.empty(0),
@@ -105,13 +104,14 @@ class Stepper(Repeatable, Protocol):
         """The current point, for recorders."""
 
 
-def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
+def descend(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
     """The loop of every discrete descent: evaluate, stop if the loss overflowed, record, test, step."""
+    require_not_negative(tolerance=tolerance)
     losses: list[float] = []
     seen: list[Snapshot] = []
     records: dict[str, list[Tensor]] = {name: [] for name in tape.recorders}
     status, wanted = Status.STEP_LIMIT, tape.steps
-    replay = None if tolerance > 0 else capture(stepper, n_steps=tape.n_steps)
+    way = Plain(stepper) if tolerance > 0 else fastest_way(stepper, n_steps=tape.n_steps)
     step = 0
     while True:
         losses.append(float(stepper.loss()))
@@ -128,17 +128,9 @@ def run(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
             break
         if step == tape.n_steps:
             break
-        ahead = min((stop for stop in wanted if stop > step), default=tape.n_steps) - step
-        passed = replay.advance(ahead) if replay is not None and ahead > 1 else None
-        if passed is not None:
-            losses += passed
-            step += ahead
-            continue
-        if replay is not None and ahead > 1:  # the loss overflows within these steps: one by one, up to where it does
-            replay = None
-            stepper.loss()  # again, as its gradient was not taken yet and the way there and back has spoilt it
-        stepper.update()
-        step += 1
+        passed = way.advance(min((stop for stop in wanted if stop > step), default=tape.n_steps) - step)
+        losses += passed
+        step += 1 + len(passed)
     last = stepper.snapshot(step)
     return Trajectory(
         steps=tuple(snapshot.step for snapshot in seen),

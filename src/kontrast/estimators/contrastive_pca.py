@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
+from kontrast.checks import require_components
 from kontrast.data import ImageShape, View
 from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError
 from kontrast.estimators.base import KernelShare, eigenvalue_errors, half_span
@@ -17,7 +18,7 @@ from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
 from kontrast.kernels import Kernel
 from kontrast.linalg import fix_signs, largest_eigenpairs
 from kontrast.nets import FeatureMap
-from kontrast.pca import KernelFeatures, kernel_contrastive_pca, nystrom_features, require_components
+from kontrast.pca import KernelFeatures, kernel_contrastive_pca, nystrom_features
 
 EXACT_POOL = {"cpu": 12_000, "cuda": 130_000}  # points whose whole kernel is formed: 1 GB, and 68 GB in float32
 

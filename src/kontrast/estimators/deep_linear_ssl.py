@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import features_not_finite, is_number, require_whole
+from kontrast.checks import features_not_finite, is_number, require_components, require_whole
 from kontrast.data import ImageShape, View
 from kontrast.deep_linear import Flow, Method, deep_linear_flow, flow_law
 from kontrast.errors import InputError, TooManyComponentsError
@@ -20,7 +20,7 @@ from kontrast.estimators.pair_embedding import PairEmbedding, Pairs, leading_eig
 from kontrast.estimators.pair_sources import GivenPairs
 from kontrast.linalg import fix_signs, largest_eigenpairs, random_frame
 from kontrast.nets import EncoderFeatures, FeatureMap
-from kontrast.pca import PairMoments, require_components
+from kontrast.pca import PairMoments
 
 
 class DeepLinearSSL(PairEmbedding):

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kontrast.checks import is_number, require_whole
+from kontrast.checks import is_number, require_components, require_finite_not_negative, require_whole
 from kontrast.data import ImageShape, View
 from kontrast.errors import InputError
 from kontrast.estimators.base import (
@@ -23,7 +23,7 @@ from kontrast.estimators.features import FeatureChoice, FeatureOptions
 from kontrast.estimators.samples import Samples
 from kontrast.kernels import Kernel
 from kontrast.nets import FeatureMap
-from kontrast.pca import ViewMoments, nystrom_features, require_components, require_ridge, whitened_pca
+from kontrast.pca import ViewMoments, nystrom_features, whitened_pca
 from kontrast.progress import progress_bar
 
 DIFFERENCES = "differences between samples"  # n − 1 of them: B has no more positive eigenvalues
@@ -166,7 +166,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         power = self.power
         if not is_number(power) or not 0 <= power <= 10:
             raise InputError(f"power must be a number from 0 (whitened) to 10, got {power!r}")
-        require_ridge(self.ridge)
+        require_finite_not_negative(ridge=self.ridge)
         self._check_options()
         return FeatureOptions.of(self)
 

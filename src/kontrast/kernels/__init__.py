@@ -6,7 +6,6 @@ from kontrast.kernels.empirical import (
     empirical_ntk_diagonal,
     empirical_ntk_mean,
     empirical_ntk_trace,
-    empirical_ntk_trace_components,
 )
 from kontrast.kernels.infinite import InfiniteNetwork, QuadratureError, infinite_nngp, infinite_ntk
 from kontrast.kernels.kernel_functions import (
@@ -37,7 +36,6 @@ __all__ = [
     "empirical_ntk_diagonal",
     "empirical_ntk_mean",
     "empirical_ntk_trace",
-    "empirical_ntk_trace_components",
     "infinite_nngp",
     "infinite_ntk",
     "tiled",

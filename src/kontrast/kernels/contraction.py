@@ -1,8 +1,8 @@
-r"""What a parameter adds to the tangent kernel, from per-row pieces that are much smaller than its gradients.
+r"""The part of the tangent kernel due to one parameter, from per-row pieces much smaller than its gradients.
 
 A linear map at positions t has the gradient $\sum_t B_{it} h_t^\top$, so it adds
 $\sum_{t,t'} (h_t(x)\cdot h_{t'}(y))\,(B_{it}(x)\cdot B_{jt'}(y))$ to $K_{ij}(x, y)$: products of small matrices
-(`Gram`), or the gradients themselves where many positions make those the smaller thing (`Dense`).
+(`Gram`), or the gradients themselves where there are so many positions that they are smaller (`Dense`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kontrast.kernels.products import product
 
 
 class Piece:
-    """One parameter's share of the tangents of some rows; `c` may be 1 where only a trace is wanted."""
+    """One parameter's share of the tangents of some rows; `c` may be 1 if only a trace is wanted."""
 
     def rows(self, start: int, stop: int) -> Piece:
-        """The same for the rows start … stop − 1."""
+        """The piece of rows start … stop − 1."""
         raise NotImplementedError
 
     def add_full(self, other: Piece, out: Tensor) -> None:
@@ -43,7 +43,7 @@ class Dense(Piece):
     gradients: Tensor
 
     def rows(self, start: int, stop: int) -> Dense:
-        """Those rows."""
+        """The same for some rows."""
         return Dense(self.gradients[start:stop])
 
     def add_full(self, other: Piece, out: Tensor) -> None:
@@ -66,7 +66,7 @@ class Dense(Piece):
 class Gram(Piece):
     """Features (n, G, T, I), or token ids (n, T), and signals (n, c, G, T, O).
 
-    `ones` adds the bias of the same maps: a further feature that is 1 everywhere.
+    `ones` adds the bias of the same maps: one more feature that is 1 everywhere.
     """
 
     features: Tensor
@@ -74,7 +74,7 @@ class Gram(Piece):
     ones: bool = False
 
     def rows(self, start: int, stop: int) -> Gram:
-        """Those rows."""
+        """The same for some rows."""
         return Gram(self.features[start:stop], self.signals[start:stop], self.ones)
 
     @property
@@ -142,7 +142,7 @@ class Output(Piece):
     ones: bool = False
 
     def rows(self, start: int, stop: int) -> Output:
-        """Those rows."""
+        """The same for some rows."""
         return Output(self.features[start:stop], self.slopes[start:stop], self.ones)
 
     def _similarity(self, other: Output) -> Tensor:
@@ -177,7 +177,7 @@ class Channels(Piece):
     weights: Tensor  # (c, channels)
 
     def rows(self, start: int, stop: int) -> Channels:
-        """Those rows."""
+        """The same for some rows."""
         return Channels(self.gradients[start:stop], self.weights)
 
     def _mixed(self, products: Tensor) -> Tensor:

@@ -1,16 +1,16 @@
-r"""Dual activations: what one infinitely wide layer does to a kernel.
+r"""Dual activations: how one infinitely wide layer maps a kernel to the next.
 
 For $(u, v)$ Gaussian with variances $k_{xx}, k_{yy}$ and covariance $k_{xy}$, a layer needs
 $F = \mathbb{E}[\varphi(u)\varphi(v)]$ for the NNGP kernel and $\dot F = \mathbb{E}[\varphi'(u)\varphi'(v)]$ for the
 tangent kernel (paper A, Sec. 2.3; paper D, Sec. 2). Three kinds:
 
 * `HomogeneousDual`: ReLU, leaky ReLU, linear. A function of the angle alone, times both norms. The angle has a cusp at
-  identical and at opposite points, so it is carried as the deficit $q = 1 - \cos\theta$, never as a cosine, and keeps
-  its digits in float32.
+  identical and at opposite points, so the deficit $q = 1 - \cos\theta$ is stored, never the cosine, which keeps all
+  digits in float32.
 * `Closed`: erf, sine, cosine, Gaussian. Smooth in the three covariances.
 * `HermiteSeries`: everything else, $F = \sum_k \hat\varphi_k(\sqrt{k_{xx}})\,\hat\varphi_k(\sqrt{k_{yy}})\,c^k$
-  with one-dimensional Gaussian quadrature for each row's Hermite coefficients (Mehler). A sum of Schur products of
-  positive matrices, so positive semidefinite at any order, and its truncation error is known from Parseval.
+  with one-dimensional Gaussian quadrature for each row's Hermite coefficients (Mehler). It is a sum of Schur products
+  of positive matrices, so positive semidefinite at any order; its truncation error follows from Parseval's identity.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HomogeneousDual:
         """The next deficit, and Ḟ in units of `gain`; q = 1 − cos θ and p = 1 + cos θ (2 − q where it is not given)."""
         theta, lost = _angle(q, (2 - q).clamp_min(0) if p is None else p)
         # 1 − κ = q − (sin θ − θ cos θ)/π: the small difference of order θ³ is taken from the small q, not from 1.
-        # Of a q below rounding nothing is left but rounding, which may be negative.
+        # Where q is below rounding, the result is rounding alone and may be negative.
         q_next = torch.add(q, lost, alpha=-self.bend / math.pi).clamp_min(0)
         return q_next, theta * (-self.bend / math.pi) + (self.bend + self.slope / self.gain)
 
@@ -95,14 +95,14 @@ class Closed:
         return self.moments(k, k, k, torch.zeros_like(k))
 
     def rows(self, k: Tensor) -> Tensor:
-        """What `between` needs of each row: its variance."""
+        """The part of `between` that belongs to each row: its variance."""
         return k[:, None]
 
     def between(self, x: Tensor, y: Tensor, k: Tensor) -> Covariances:
         """F and Ḟ between rows with covariances k (n, m).
 
-        A covariance within rounding of its largest value, √(kx ky), is taken to have it: of large collinear rows the
-        rounding of a product would else be all there is. Slopes are those of the exact expressions.
+        A covariance within rounding of its largest value, √(kx ky), is set to it: for large collinear rows the result
+        would otherwise be rounding alone. Slopes are those of the exact expressions.
         """
         kx, ky = x, y.mT
         with torch.no_grad():
@@ -113,7 +113,7 @@ class Closed:
 
 
 def _with_value(expression: Tensor, value: Tensor) -> Tensor:
-    """The expression's slope at another, better rounded value."""
+    """`value`, which is better rounded, with the slope of the expression."""
     return expression + (value - expression).detach() if expression.requires_grad else value
 
 
@@ -124,8 +124,8 @@ def _erf(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covariances:
 
 
 def _sine(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covariances:
-    # e^{−(kx+ky)/2} sinh k and cosh k, by exponentials of numbers that are never positive; sinh k = e^k(1 − e^{−2k})/2
-    # keeps its digits for small k.
+    # e^{−(kx+ky)/2} times sinh k and cosh k, from exponentials of numbers that are never positive;
+    # sinh k = e^k(1 − e^{−2k})/2 keeps its digits for small k.
     near, far = torch.exp(k - (kx + ky) / 2), torch.exp(-k - (kx + ky) / 2)
     above, below = -torch.expm1(-2 * k.clamp_min(0)), torch.expm1(2 * k.clamp_max(0))
     return torch.where(k >= 0, near * above, far * below) / 2, (near + far) / 2
@@ -144,15 +144,15 @@ def _gaussian(kx: Tensor, ky: Tensor, k: Tensor, determinant: Tensor) -> Covaria
 CLOSED = {"erf": Closed(_erf), "sine": Closed(_sine), "cosine": Closed(_cosine), "gaussian": Closed(_gaussian)}
 
 ORDERS = (32, 64, 128, 256, 512)
-ENOUGH = 1e-13  # a share of the variance beyond the series that float64 would not see
-REACH, NODES = 13.0, 4000  # trapezoid between cells on [−13, 13]: the normal density is 1e-37 there
+ENOUGH = 1e-13  # the share of the variance beyond the series that is lost in float64's rounding
+REACH, NODES = 13.0, 4000  # midpoints of cells on [−13, 13]: the normal density is 1e-37 at the ends
 
 
 @functools.lru_cache(maxsize=8)
 def _hermite(order: int) -> tuple[Tensor, Tensor]:
     """Nodes z and the weighted orthonormal Hermite polynomials (nodes, order + 1): E[g h_k] = g(z) @ weights."""
     step = 2 * REACH / NODES
-    # Half a step off zero, where activations have their kinks: then a jump at zero costs O(step²), not O(step).
+    # Zero, where activations have their kinks, lies between two nodes: a jump there costs O(step²), not O(step).
     z = (torch.arange(NODES, dtype=torch.float64) + 0.5) * step - REACH
     columns = [torch.exp(-z * z / 4) / (2 * math.pi) ** 0.25]
     columns.append(z * columns[0])
@@ -165,8 +165,8 @@ def _hermite(order: int) -> tuple[Tensor, Tensor]:
 class HermiteSeries:
     """Any pointwise φ by its Hermite series up to `order`, exact on the diagonal and at cos θ = ±1.
 
-    What is left of each row's variance beyond `order` is put into two more terms, one even and one odd, which makes
-    duplicates and opposites exact and keeps every error below the left-over variance times |cos θ|^order.
+    Each row's variance beyond `order` goes into two more terms, one even and one odd. This makes duplicates and
+    opposites exact and keeps every error below that remaining variance times |cos θ|^order.
     """
 
     activation: Activation
@@ -178,8 +178,8 @@ class HermiteSeries:
         squares = (value * value) @ weights[:, 0], (slope * slope) @ weights[:, 0]
         if not all(bool(torch.isfinite(square).all()) for square in squares):
             raise InputError(
-                f"activation {self.activation.name} has no finite E[φ²] or E[φ'²] at a deviation of "
-                f"{float(k.detach().max()) ** 0.5:.3g}; scale x down or take one that grows more slowly"
+                f"activation {self.activation.name} has no finite E[φ²] or E[φ'²] at a standard deviation of "
+                f"{float(k.detach().max()) ** 0.5:.3g}; scale x down or use an activation that grows more slowly"
             )
         return squares
 
@@ -194,7 +194,7 @@ class HermiteSeries:
             for parity, weight in ((0, weights[:, 0]), (1, weights[:, 0])):
                 part = (values + (1 - 2 * parity) * values.flip(1)) / 2
                 left = (part * part) @ weight - (coefficients[:, parity::2] ** 2).sum(1)
-                kept = left > ENOUGH * (values * values @ weight)  # below it is rounding, with no slope to trust
+                kept = left > ENOUGH * (values * values @ weight)  # less is rounding, whose slope means nothing
                 rest.append(torch.where(kept, left, 1.0).sqrt() * kept)
             # The first-order term is k·m(x)·m(y) with m = E φ'(√k z) = (coefficient 1)/√k, finite at zero rows.
             mean_slope = torch.where(zero, self._slope_at(values is slope), coefficients[:, 1] / a)
@@ -211,13 +211,13 @@ class HermiteSeries:
 
     def _sum(self, x: Tensor, y: Tensor, c: Tensor, k: Tensor) -> Tensor:
         *_, even, odd, slope = range(self.order + 4)
-        total = x[:, even, None] * y[:, even]  # the left-over even part as order + 2, the odd as order + 1
+        total = x[:, even, None] * y[:, even]  # the remaining even part as order + 2, the odd as order + 1
         for j in (odd, *range(self.order, 1, -1)):
             total = torch.addcmul(x[:, j, None] * y[:, j], total, c)
         return torch.addcmul(x[:, 0, None] * y[:, 0] + k * (x[:, slope, None] * y[:, slope]), total, c * c)
 
     def remainder(self, k: Tensor) -> tuple[float, float]:
-        """The largest share of E[φ²] and of E[φ'²] that the series leaves out."""
+        """The largest shares of E[φ²] and of E[φ'²] that the series leaves out."""
         value, slope, weights = self._on_nodes(k)
         worst = []
         for values in (value, slope):
@@ -227,10 +227,10 @@ class HermiteSeries:
         return worst[0], worst[1]
 
     def integral_error(self, k: Tensor) -> float:
-        """How far the quadrature may be off, as a share of E[φ²] or E[φ'²]: nothing, unless φ' jumps away from zero.
+        """The largest quadrature error, as a share of E[φ²] or E[φ'²]: zero unless φ' jumps at a point other than zero.
 
-        A jump may lie anywhere between two nodes, so it costs up to half of itself times the weight there. It is known
-        by a second difference as large as the first; a jump at zero lies in the middle of its cell and costs nothing.
+        A jump may lie anywhere between two nodes, so it costs up to half its height times the weight there. It shows as
+        a second difference as large as the first; a jump at zero lies in the middle of its cell and costs nothing.
         """
         value, slope, weights = self._on_nodes(k)
         worst, center = 0.0, NODES // 2 - 1
@@ -246,7 +246,7 @@ class HermiteSeries:
         return worst
 
     def _deviation(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        """√k with 1 in place of zeros, to divide by, and where those are."""
+        """√k with 1 in place of zeros, to divide by, and where the zeros are."""
         zero = k < 1e-200
         return torch.where(zero, 1.0, k).sqrt(), zero
 
@@ -265,7 +265,7 @@ Dual = HomogeneousDual | Closed | HermiteSeries
 
 
 def dual_of(activation: str | Activation | Callable[[Tensor], Tensor], largest: float) -> Dual:
-    """The dual of an activation; a series takes the order that its largest variance needs."""
+    """The dual of an activation; a series has the order that the largest variance needs."""
     act = activation_from(activation)
     if act.name in ("relu", "linear"):
         return HomogeneousDual(0.0 if act.name == "relu" else 1.0)
@@ -278,7 +278,7 @@ def dual_of(activation: str | Activation | Callable[[Tensor], Tensor], largest: 
 
 @functools.lru_cache(maxsize=64)
 def _series(activation: Activation, exponent: int) -> HermiteSeries:
-    """The shortest series that holds all of a variance up to 2^exponent, or the longest."""
+    """The shortest series that is exact for variances up to 2^exponent; else the longest there is."""
     k = torch.tensor([2.0**exponent], dtype=torch.float64)
     for order in ORDERS[:-1]:
         if max(HermiteSeries(activation, order).remainder(k)) <= ENOUGH:

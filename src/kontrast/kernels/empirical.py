@@ -2,8 +2,8 @@ r"""Empirical NTK $K_{ij}(x, y) = \nabla_\theta f_i(x)^\top \nabla_\theta f_j(y)
 
 For a layer $a = V h$ with backward signal $B_i = \partial f_i / \partial a$, the weight gradient is the outer product
 $B_i h^\top$, so the layer adds $(h(x)\cdot h(y))\,(B_i(x)\cdot B_j(y))$ to the kernel: two products of small
-matrices, and no Jacobian with its n·c·p entries. `recording` sees the layers, `tangents` decides and computes,
-`contraction` multiplies.
+matrices, and no Jacobian with its n·c·p entries. `recording` finds the layers, `tangents` plans and computes their
+pieces, `contraction` multiplies them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from kontrast.checks import require_rows
 from kontrast.errors import InputError
 from kontrast.kernels.contraction import Piece, joined
 from kontrast.kernels.mlp_tangents import mlp_plan
@@ -34,8 +35,8 @@ from kontrast.kernels.tangents import (
 from kontrast.memory import rows_that_fit
 from kontrast.nets import MLP, PureFunction, pure_function
 
-# Bytes that one forward pass may work on, and entries of one tile of the kernel. Larger gains no speed: the products
-# are long enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only where there are tiles.
+# Bytes that one forward pass may use, and entries of one tile of the kernel. Larger ones are no faster: products are
+# long enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only if there are several tiles.
 WORKING_SET = {"cpu": 2**24, "cuda": 2**33}
 TILE = {"cpu": 2**17, "cuda": 2**22}
 
@@ -51,17 +52,17 @@ def empirical_ntk(
 ) -> Tensor:
     """The tangent kernel (n, m, c, c) between the rows of `x` and `y` (`y=None`: of `x` with itself).
 
-    Exact, for any module whose rows are independent: linear and convolutional layers, biases, normalisations (in eval
-    mode) and embeddings go layer by layer, also where a parameter is used several times; the rest goes through per-row
+    Exact for any module whose rows are independent: linear and convolutional layers, biases, normalisations (in eval
+    mode) and embeddings go layer by layer, even if a parameter is used several times; the rest goes through per-row
     Jacobians. The parameters are those that train, `requires_grad=True`; tied ones count once.
 
     Args:
         module: any module with outputs (n, c); it is not changed.
         x: rows (n, …) of floats or, for embeddings, integers.
         y: rows (m, …), or None for the symmetric kernel, which costs half.
-        parameters: evaluate at this point, by the module's parameter names, as a trajectory records them.
+        parameters: evaluate at these parameters, by the module's names, as a trajectory records them.
         only: restrict the kernel to these parameters, by names or prefixes such as "encoder.0".
-        memory: bytes of work beside the result; by default half of what is free. Rows go in blocks that fit.
+        memory: bytes to work in besides the result; by default half of what is free. Rows go in blocks that fit.
     """
     return _kernels(module, x, y, Kind.FULL, _Options(parameters, only, memory))[""].permute(0, 2, 1, 3)
 
@@ -119,22 +120,9 @@ def empirical_ntk_components(
     only: Iterable[str] | None = None,
     memory: float | None = None,
 ) -> dict[str, Tensor]:
-    """What each parameter adds to `empirical_ntk`, by name: (n, m, c, c) each, with the kernel as their sum."""
+    """The part of `empirical_ntk` due to each parameter, by name: (n, m, c, c) each; their sum is the kernel."""
     kernels = _kernels(module, x, y, Kind.FULL, _Options(parameters, only, memory), components=True)
     return {name: kernel.permute(0, 2, 1, 3) for name, kernel in kernels.items()}
-
-
-def empirical_ntk_trace_components(
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor | None = None,
-    *,
-    parameters: Mapping[str, Tensor] | None = None,
-    only: Iterable[str] | None = None,
-    memory: float | None = None,
-) -> dict[str, Tensor]:
-    """What each parameter adds to `empirical_ntk_trace`, by name: (n, m) each, with the trace as their sum."""
-    return _kernels(module, x, y, Kind.TRACE, _Options(parameters, only, memory), components=True)
 
 
 @dataclass(frozen=True)
@@ -160,7 +148,7 @@ def _kernels(
         try:
             return _fill(plans, x, y, question, options.memory)
         except UnplannedError:
-            # The forward pass branches on values: no plan holds for all rows, automatic differentiation does.
+            # The forward pass branches on values: no plan fits all rows, but automatic differentiation does.
             return _fill(_jacobian_plans(plans, x, y), x, y, question, options.memory)
 
 
@@ -171,10 +159,10 @@ def _plans(network: Network, x: Tensor, y: Tensor | None, question: Question) ->
         refuse_dependent_rows(network, y, "y")
     if y is None or _alike(x, y):
         return plan, plan
-    # Rows of another shape, sequences of another length say: the same forms at other places.
+    # Rows of another shape, for instance sequences of another length: the same forms at other places.
     other = plan_for(network, two_rows(y, None), question, name="y")
     if other.n_outputs != plan.n_outputs:
-        raise InputError(f"x has {plan.n_outputs} outputs but y has {other.n_outputs}; give rows with equally many")
+        raise InputError(f"x has {plan.n_outputs} outputs but y has {other.n_outputs}; pass rows with equally many")
     if (plan.signature, plan.opaque, plan.ends) == (other.signature, other.opaque, other.ends):
         return plan, replace(other, groups=plan.groups)
     return _jacobian_plans((plan, other), x, y)
@@ -195,7 +183,7 @@ def _alike(x: Tensor, y: Tensor) -> bool:
 
 
 def two_rows(x: Tensor, y: Tensor | None) -> Tensor:
-    """Two rows to plan with, different ones where there are."""
+    """Two rows to plan with, different ones if there are."""
     if len(x) > 1:
         return x[:2]
     if y is not None and _alike(x, y):
@@ -219,7 +207,7 @@ def _fill(
     kept, at_work = (max(getattr(p, name) for p in plans) for name in ("bytes_kept", "bytes_at_work"))
     needed = at_work + 2 * kept + 2 * cells * like.element_size()
     rows = rows_that_fit(needed, max(n, m), memory=memory, device=like.device, what="tangents")
-    # Where much is kept anyway, as much may be worked on: longer products are faster.
+    # Where much is kept anyway, the forward pass may use as much: longer products are faster.
     at_once = max(1, min(rows, max(WORKING_SET.get(like.device.type, 2**28), rows * kept) // at_work))
     tile = max(1, min(rows, math.isqrt(TILE.get(like.device.type, 2**20) // cells)))
     with torch.no_grad():
@@ -249,7 +237,7 @@ class _Part:
 
 def _computed(plan: Plan, x: Tensor, rows: range, at_once: int, tile: int) -> list[_Part]:
     parts = [_Part(part, plan.pieces(x[part.start : part.stop])) for part in _parts(rows, at_once)]
-    if 4 * at_once >= tile:  # long enough for good products as they are
+    if 4 * at_once >= tile:  # long enough for fast products as they are
         return parts
     names = list(parts[0].pieces)
     return [_Part(rows, {name: joined([part.pieces.pop(name) for part in parts]) for name in names})]
@@ -290,13 +278,13 @@ def _parts(rows: range, size: int) -> Iterator[range]:
     return (range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))
 
 
-# --- what can be asked ----------------------------------------------------------------------------------------------
+# --- the module and its rows, checked -------------------------------------------------------------------------------
 
 
 def network_of(
     module: nn.Module, parameters: Mapping[str, Tensor] | None = None, only: Iterable[str] | None = None
 ) -> Network:
-    """The module as a pure function of the parameters asked for; refuses what has no tangent kernel."""
+    """The module as a pure function of the chosen parameters; refuses a module without a tangent kernel."""
     if not isinstance(module, nn.Module):
         raise InputError(f"module must be an nn.Module, got {type(module).__name__}; wrap a function in a module")
     own = dict(module.named_parameters())
@@ -311,19 +299,19 @@ def network_of(
     for name, p in point.items():
         if not p.is_floating_point():
             raise InputError(f"the parameters of {what} must be real floats, but {name} is {p.dtype}")
-        if p.dtype != first.dtype or p.device != first.device or not p.is_floating_point():
+        if p.dtype != first.dtype or p.device != first.device:
             raise InputError(
-                f"the parameters of {what} must share one floating-point type and one device, but {name} is {p.dtype} "
-                f"on {p.device} and {next(iter(point))} is {first.dtype} on {first.device}; convert with module.to(…)"
+                f"the parameters of {what} must have one dtype and one device, but {name} is {p.dtype} on {p.device} "
+                f"and {next(iter(point))} is {first.dtype} on {first.device}; convert with module.to(…)"
             )
     detached = {name: p.detach().requires_grad_() for name, p in point.items()}
     return Network(what, _differentiable(module), detached, _selected(own, only))
 
 
 def _differentiable(module: nn.Module) -> PureFunction:
-    """The module as a pure function, of a copy of x since its first layer may work in place.
+    """The module as a pure function of a copy of x, since its first layer may work in place.
 
-    Recurrent layers go without cuDNN, which has no derivative in eval mode.
+    Recurrent layers run without cuDNN, which has no derivative in eval mode.
     """
     function = pure_function(module)
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
@@ -357,7 +345,7 @@ def _selected(own: Mapping[str, Tensor], only: Iterable[str] | None) -> tuple[st
         if not isinstance(given, str):
             raise InputError(f"only must hold names of parameters, got {given!r}; there are {list(own)}")
         if not any(_matches(name, given) for name in own):
-            raise InputError(f"only names {given!r}, which is no parameter nor a prefix of one; there are {list(own)}")
+            raise InputError(f"only holds {given!r}, which is no parameter nor a prefix of one; there are {list(own)}")
     chosen = tuple(name for name in trained if any(_matches(name, given) for given in wanted))
     if not chosen:
         raise InputError(f"only selects no parameter that trains, got {wanted}; those that train are {trained}")
@@ -369,7 +357,7 @@ def _matches(name: str, given: str) -> bool:
 
 
 def _refuse_randomness(module: nn.Module) -> None:
-    """Batch statistics couple the rows and dropout draws anew in every pass: neither has a kernel between rows."""
+    """Refuse batch statistics, which couple the rows, and dropout, which is random: neither has a kernel of rows."""
     for path, part in module.named_modules():
         what = f"{type(part).__name__} {path!r}" if path else type(part).__name__
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None):
@@ -387,13 +375,11 @@ _RANDOM = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 
 
 def check_rows(name: str, rows: Tensor, network: Network) -> Tensor:
-    """The rows as the network can take them, without gradients."""
+    """The rows without gradients; refuses rows that the network cannot take."""
     like = network.like
-    if not isinstance(rows, Tensor) or rows.is_complex():
-        given = "complex numbers" if isinstance(rows, Tensor) else type(rows).__name__
-        raise InputError(f"{name} must be a tensor of real rows (n, …), got {given}")
-    if rows.ndim == 0 or rows.numel() == 0:
-        raise InputError(f"{name} must hold at least one row, got shape {tuple(rows.shape)}")
+    require_rows(name, rows)
+    if rows.is_complex():
+        raise InputError(f"{name} must be real, got complex numbers; pass their real and imaginary parts as columns")
     if rows.device != like.device or (rows.is_floating_point() and rows.dtype != like.dtype):
         raise InputError(
             f"{name} is {rows.dtype} on {rows.device} but the net is {like.dtype} on {like.device}; "

@@ -1,4 +1,4 @@
-"""The ReLU recursion of infinite kernels in one Triton kernel, from products to both halves of a symmetric matrix."""
+"""The ReLU recursion of infinite kernels as one Triton kernel, from products to both halves of a symmetric matrix."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WARPS = 4
 
 @dataclass(frozen=True)
 class Pairs:
-    """Places (row, column) found so far, in room for a fixed number of them; `count` goes on beyond it."""
+    """The places (row, column) found so far; `count` goes on beyond the room for them."""
 
     places: Tensor  # (room, 2) int32
     count: Tensor  # (1,) int32
 
     @classmethod
     def room_for(cls, room: int, device: torch.device) -> Pairs:
-        """No pairs yet."""
+        """An empty list with room for so many pairs."""
         return cls(
             torch.empty(room, 2, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int32, device=device)
         )
@@ -47,9 +47,9 @@ def write_both_ways(
     slope: float,
     tangent: bool,
 ) -> None:
-    """The kernel of a network without bias from split products, into its place in `out` and the mirror image.
+    """Write the kernel of a network without bias, from split products, into `out` and its mirror image.
 
-    Off-diagonal pairs with |cos θ| above the threshold are noted in `near`, for someone to do better.
+    Off-diagonal pairs with |cos θ| above the threshold are noted in `near`, to be computed more exactly.
     """
     rows, columns = products.shape
     bend, gain = (1 - slope) ** 2 / 2, (1 + slope**2) / 2
@@ -114,7 +114,7 @@ def _recursion(  # type: ignore[no-untyped-def]
     near = here & (tl.abs(c) > threshold)
     if SYMMETRIC:
         near = near & (row[:, None] != column[None, :])
-    # One atomic a near pair: they are rare, and a block-wide count would cost half as much as the recursion.
+    # One atomic operation per near pair: they are rare, and a block-wide count would cost half of the recursion.
     zeros = tl.zeros([BLOCK, BLOCK], dtype=tl.int32)
     place = tl.atomic_add(count + zeros, 1, mask=near)
     fits = near & (place < room)
@@ -123,7 +123,7 @@ def _recursion(  # type: ignore[no-untyped-def]
     q, p = tl.maximum(1 - c, 0.0), tl.maximum(1 + c, 0.0)
     theta = 1 - q
     for _ in range(DEPTH):
-        # The same step as Homogeneous.layer; the angle by an arcsine of the smaller half, exact at both ends.
+        # The same step as HomogeneousDual.layer; the angle by an arcsine of the smaller half, exact at both ends.
         half = 2 * libdevice.asin(tl.sqrt(tl.minimum(q, p) / 2))
         angle = tl.where(q <= p, half, 3.141592653589793 - half)
         q = tl.maximum(q - bend * (tl.sqrt(q * p) - angle * (1 - q)), 0.0)

@@ -1,4 +1,4 @@
-r"""NNGP and tangent kernels of infinitely wide MLPs (paper A, Sec. 2.3; paper D, Sec. 2), exact at the hard inputs.
+r"""NNGP and tangent kernels of infinitely wide MLPs (paper A, Sec. 2.3; paper D, Sec. 2), exact for hard inputs too.
 
 Layer 0 has $\Sigma_0 = \Theta_0 = \sigma_w^2 s\,x\cdot y + \sigma_b^2$ with $s$ the `input_scale`; every further layer,
 the output included, $\Sigma_{l+1} = \sigma_w^2 F(\Sigma_l) + \sigma_b^2$ and
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import require_alike, require_finite_not_negative, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.kernels.duals import Closed, Dual, HermiteSeries, HomogeneousDual, dual_of
 from kontrast.kernels.products import has_half_units, split_product, split_rows
@@ -46,12 +46,10 @@ class InfiniteNetwork:
     input_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
-            raise InputError(f"depth must be a whole number of at least 1 hidden layer, got {self.depth!r}")
+        object.__setattr__(self, "depth", require_whole("depth", self.depth))
         _ = self._activation  # refuses an unknown one now, not at the first kernel
         require_positive(weight_std=self.weight_std, input_scale=self.input_scale)
-        if not isinstance(self.bias_std, int | float) or not (math.isfinite(self.bias_std) and self.bias_std >= 0):
-            raise InputError(f"bias_std must be a number of at least 0, got {self.bias_std!r}")
+        require_finite_not_negative(bias_std=self.bias_std)
 
     def ntk(self, x: Tensor, y: Tensor | None = None, *, compile: bool = False) -> Tensor:
         """The tangent kernel (n, m); see `infinite_ntk`."""
@@ -72,7 +70,7 @@ class InfiniteNetwork:
         return self._diagonal(self._variance("x", x), tangent=False).to(x.dtype)
 
     def quadrature_error(self, x: Tensor) -> QuadratureError:
-        """What one layer's series leaves out at these rows, at worst over the layers; zero for closed forms."""
+        """The error of one layer's series at these rows, the worst over the layers; zero for closed forms."""
         x = _check("x", x)
         k, worst = self._variance("x", x), QuadratureError(0, 0.0, 0.0, 0.0)
         for _ in range(self.depth):
@@ -150,11 +148,11 @@ class InfiniteNetwork:
 
 @dataclass(frozen=True)
 class QuadratureError:
-    """How exact a Hermite series is, for one layer and at worst over the rows; shares of E[φ²] or E[φ'²].
+    """The error of a Hermite series for one layer, the worst over the rows, as shares of E[φ²] or E[φ'²].
 
     An entry of F is off by at most (`value` · |cos θ|^order + `integral`) · √(F(x,x) F(y,y)), one of Ḟ likewise with
-    `slope`. `integral` is the quadrature's own error: rounding for smooth φ and for kinks at zero, up to some 1e-3
-    where φ' jumps elsewhere. Without it the diagonal and cos θ = ±1 are exact.
+    `slope`. `integral` is the quadrature's own error: rounding for smooth φ and for kinks at zero, up to about 1e-3
+    if φ' jumps elsewhere. Apart from it the diagonal and cos θ = ±1 are exact.
     """
 
     order: int
@@ -180,11 +178,11 @@ def infinite_ntk(
     gaussian; a Hermite series for any other activation (`InfiniteNetwork.quadrature_error` states its error). With
     `y=None` only the upper triangle is computed and the diagonal is exact. Duplicate, opposite, collinear and zero rows
     are exact in float32 too. Differentiable in x and y; at a cusp (x = y) the derivative is the mean of the one-sided
-    ones, at a row of zeros without bias the one towards right angles. `compile=True` compiles the recursion once (10 to
-    40 s) for repeated calls.
+    ones, and at a row of zeros without bias it is the one at right angles to the other row. `compile=True` compiles the
+    recursion once (10 to 40 s) for repeated calls.
 
     Cost: one (n, d)·(d, m) product and one pass over the result, in strips: peak memory is the result, a normalised
-    copy of the inputs and a strip.
+    copy of the inputs and one strip.
     """
     net = InfiniteNetwork(depth, activation, weight_std, bias_std, input_scale)
     return net.ntk(x, y, compile=compile)
@@ -203,7 +201,7 @@ def infinite_nngp(
 ) -> Tensor:
     r"""Covariance $\mathbb{E}_\theta[f(x) f(y)]$ of an infinitely wide MLP at initialisation, (n, m).
 
-    The Gaussian process of paper D, Sec. 2 (its (49) should have E[h²], not Var[h]). Arguments as `infinite_ntk`.
+    The Gaussian process of paper D, Sec. 2 (its (49) should have E[h²], not Var[h]). Arguments as in `infinite_ntk`.
     """
     net = InfiniteNetwork(depth, activation, weight_std, bias_std, input_scale)
     return net.nngp(x, y, compile=compile)
@@ -213,14 +211,14 @@ def infinite_nngp(
 class Grid:
     """How a matrix is cut: blocks of rows for products, strips of them for the recursion.
 
-    Of a symmetric matrix a block's columns start at the diagonal, and its mirror image follows.
+    In a symmetric matrix a block's columns start at the diagonal, and the block is mirrored afterwards.
     """
 
     product_rows: int
     entries: int
 
     def blocks(self, out: Tensor, *, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-        """Rows from the top, with the columns that are wanted of them; what was wanted is mirrored afterwards."""
+        """Blocks of rows from the top with their columns; after each, a symmetric matrix is mirrored."""
         n, m = out.shape
         for top in range(0, n, self.product_rows):
             rows = slice(top, min(top + self.product_rows, n))
@@ -234,7 +232,7 @@ class Grid:
         return (slice(i, min(i + step, rows.stop)) for i in range(rows.start, rows.stop, step))
 
 
-# On a CPU, strips that fit its last cache: smaller ones are spent on waking threads for every operation.
+# On a CPU, strips that fit its last-level cache: with smaller ones, waking threads takes most of the time.
 CPU_GRID = Grid(product_rows=512, entries=2**19)
 GPU_GRID = Grid(product_rows=4096, entries=2**26)
 
@@ -258,7 +256,7 @@ class _Angles:
     compile: bool
 
     def fill(self, out: Tensor, x: _Points, y: _Points, *, symmetric: bool) -> None:
-        # Without a bias, and with norms whose squares are safe in float32, products are divided afterwards on a CPU.
+        # On a CPU, without a bias, and with norms whose squares are safe in float32, products are divided afterwards.
         scale = self.net._w2 * self.net.input_scale
         raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k / scale) for _, k in (x, y))
         rows_x = self._rows(x, out.dtype, raw=raw)
@@ -274,7 +272,7 @@ class _Angles:
         for rows, columns in grid.blocks(out, symmetric=symmetric):
             torch.mm(rows_x.unit[rows], rows_y.unit[columns].mT, out=out[rows, columns])
             if symmetric:
-                out.diagonal()[rows].zero_()  # cosines of 1 that need no care: the diagonal is known
+                out.diagonal()[rows].zero_()  # not cosines of 1, which would count as near: the diagonal is known
             y_, near = rows_y.part(columns), []
             for some in grid.strips(rows, columns):
                 x_, cosines = rows_x.part(some), out[some, columns]
@@ -286,8 +284,8 @@ class _Angles:
             self._mend(out[rows, columns], torch.cat(near), rows_x.part(rows), y_)
 
     def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
-        """Products and recursion at the GPU's full speed; False when too many pairs are near to do one by one."""
-        from kontrast.kernels import fused  # needs triton, which comes with torch for NVIDIA GPUs alone
+        """Products and recursion at the GPU's full speed; False if too many pairs are near to do one by one."""
+        from kontrast.kernels import fused  # needs triton, which comes with torch for NVIDIA GPUs only
 
         parts_x = split_rows(x.unit)
         parts_y = parts_x if symmetric else split_rows(y.unit)
@@ -318,10 +316,10 @@ class _Angles:
         return True
 
     def _strip(self, cosines: Tensor, x: _UnitRows, y: _UnitRows, evaluate: Callable[..., None]) -> Tensor:
-        """Turn cosines into the kernel in place, but for the pairs returned: too close to a cusp for their rounding."""
+        """Turn cosines into the kernel in place, except for the pairs returned, which are too close to a cusp."""
         near = 1 - NEAR[cosines.dtype]
         low, high = torch.aminmax(cosines, dim=1)
-        rows = ((high > near) | (low < -near)).nonzero().flatten()  # few: the rest need no second look
+        rows = ((high > near) | (low < -near)).nonzero().flatten()  # few: the others have no near pair
         pairs = (cosines[rows].abs() > near).nonzero()
         pairs[:, 0] = rows[pairs[:, 0]]
         if len(pairs) > FEW * cosines.numel() and cosines.dtype == torch.float32:
@@ -350,14 +348,14 @@ class _Angles:
     def differentiable(self, x: _Points, y: _Points) -> Tensor:
         x_, y_ = self._rows(x, torch.float64), self._rows(y, torch.float64)
         q = 1 - x_.unit @ y_.unit.mT
-        q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # duplicates are exactly zero, and keep their slope
+        q = q - torch.where(q.abs() < 1e-14, q, 0.0).detach()  # exactly zero for duplicates, with their slope
         settings = (x_.shaped(-1, 1), y_.shaped(1, -1), self.net.depth, self.dual, self.tangent)
         kernel = _evaluate(q, (2 - q).clamp_min(0), *settings)
         zero = x_.zero[:, None] | y_.zero
         if not bool(zero.any()):
             return kernel
-        # A zero row went in with norm one, for its slope by the angle to survive. Its value is zero whatever the other
-        # point is, so everything but that slope is taken away again.
+        # A zero row was given norm one, so that its slope through the angle survives. Its value is zero whatever the
+        # other point is, so everything but that slope is subtracted again.
         still = q.detach()
         return kernel - torch.where(zero, _evaluate(still, (2 - still).clamp_min(0), *settings), 0.0)
 
@@ -391,13 +389,13 @@ class _Angles:
 
 @dataclass(frozen=True)
 class _UnitRows:
-    """Rows as directions: what the recursion needs of each point, and the points for those pairs that need more."""
+    """Rows as directions: the recursion's input from each point, and the points for pairs that need exact treatment."""
 
     points: Tensor  # (n, d), the bias as one more column
     norm: Tensor  # (n,) float64, one for rows of zeros
     unit: Tensor  # (n, d) points / norm, or the points themselves where `inverse` is given
     inverse: Tensor | None  # (n,) 1 / norm, still to be applied to products
-    lifts: list[tuple[Tensor, Tensor]]  # the share of each layer's deviation that its weights and its bias give
+    lifts: list[tuple[Tensor, Tensor]]  # the shares of each layer's deviation due to its weights and its bias
     scale: Tensor  # (n,) the deviation of the output
     zero: Tensor
 
@@ -441,8 +439,8 @@ def _evaluate(q: Tensor, p: Tensor, x: _Row, y: _Row, depth: int, dual: Homogene
 class _InPlace:
     """`_cosines_into` operation by operation on a CPU, in three strips that are used again.
 
-    Ten times faster than with temporaries: one of a strip's size comes fresh from the system each time, and touching
-    new pages costs more than arithmetic. Few operations, since threads wait for each other after every one.
+    Ten times faster than with temporaries: the system hands out fresh memory for each one of a strip's size, and
+    touching new pages costs more than arithmetic. Few operations, since threads wait for each other after every one.
     """
 
     def __init__(self, like: Tensor, grid: Grid) -> None:
@@ -487,7 +485,7 @@ def _cosines_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: Homogeneo
     """The same without bias, on cosines, for pairs that are not near a cusp.
 
     Below cos θ = 0.95 an angle loses less than 1e-6 in float32, and angles shrink slowly, as 3π / layer. Entries of
-    near pairs may come out as NaN: they are done apart.
+    near pairs may become NaN: they are computed separately.
     """
     bend, straight = dual.bend / math.pi, dual.slope / dual.gain
     theta = c = cosines
@@ -506,7 +504,7 @@ def _compiled(biased: bool) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class _Covariances:
-    """The route of smooth activations: covariances themselves, in float64, since large ones see their own rounding."""
+    """The route of smooth activations: covariances in float64, since the rounding of large ones matters."""
 
     net: InfiniteNetwork
     tangent: bool
@@ -524,7 +522,7 @@ class _Covariances:
         return self._evaluate(x[0].double() @ y[0].double().mT, *self._rows(x[1], y[1]))
 
     def _rows(self, k_x: Tensor, k_y: Tensor) -> tuple[list[Closed | HermiteSeries], list[Tensor], list[Tensor]]:
-        """Each layer's dual, and what it needs of each row of x and of y."""
+        """Each layer's dual, and its `rows` for x and for y."""
         net, duals = self.net, []
         sides: list[tuple[Tensor, list[Tensor]]] = [(k_x, [])] if k_y is k_x else [(k_x, []), (k_y, [])]
         for _ in range(net.depth):
@@ -549,12 +547,12 @@ class _Covariances:
 
 
 def _chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """A few rows at a time, so that their float64 copies are small beside the result."""
+    """A few rows at a time, so that their float64 copies are small compared to the result."""
     return torch.split(x, max(1, (2**24 if x.is_cuda else 2**16) // x[0].numel()))
 
 
 def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
-    """The rows (n, d) of an argument, or an error that names it."""
+    """The rows of an argument as (n, d); refuses what is not float32 or float64 rows."""
     if not isinstance(x, Tensor) or x.dtype not in NEAR:
         given, fix = (x.dtype, f"{name}.float()") if isinstance(x, Tensor) else (type(x).__name__, "torch.tensor(…)")
         raise InputError(f"{name} must be a float32 or float64 tensor, got {given}; convert with {fix}")
@@ -563,8 +561,6 @@ def _check(name: str, x: Tensor, *, like: Tensor | None = None) -> Tensor:
     x = x.flatten(1)
     if like is not None and x.shape[1] != like.shape[1]:
         raise InputError(f"{name} has {x.shape[1]} columns but x has {like.shape[1]}")
-    if like is not None and (x.dtype != like.dtype or x.device != like.device):
-        raise InputError(
-            f"{name} is {x.dtype} on {x.device} but x is {like.dtype} on {like.device}; convert with {name}.to(x)"
-        )
+    if like is not None:
+        require_alike(**{"x": like, name: x})
     return x

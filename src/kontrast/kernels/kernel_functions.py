@@ -20,7 +20,7 @@ class Kernel(Protocol):
     """k(x, y) of samples."""
 
     def __call__(self, x: Tensor, y: Tensor | None = None, /) -> Tensor:
-        """(n, m); of x with itself without y."""
+        """(n, m); by default y is x."""
         ...
 
     def diagonal(self, x: Tensor, /) -> Tensor:
@@ -91,7 +91,7 @@ class CosineKernel:
         return K.mul_(scale[:, None]).mul_(scale if y is None else self._scale(y))
 
     def diagonal(self, x: Tensor) -> Tensor:
-        """Just below 1; 0 for a sample without features."""
+        """Just below 1; 0 for a sample whose features are all 0."""
         return self.kernel.diagonal(x) * self._scale(x).square()
 
     def _scale(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class CosineKernel:
 
 @dataclass(frozen=True)
 class FeatureKernel:
-    r"""$\varphi(x)\cdot\varphi(y)$: the kernel of a frozen model, of which a linear probe is the regression."""
+    r"""$\varphi(x)\cdot\varphi(y)$: the kernel of a frozen model; regression with it is a linear probe."""
 
     features: Callable[[Tensor], Tensor]
 

@@ -1,7 +1,7 @@
-"""The tangents of `kontrast.nets.MLP` from its own formula: what `tangents` finds out by watching is known here.
+"""The tangents of `kontrast.nets.MLP` from its own formula, where `tangents` would have to observe a forward pass.
 
-Nothing is recorded, planned or witnessed, which saves the two milliseconds that matter where a small net's kernel is
-followed over a training run.
+Nothing is recorded, planned or checked against automatic differentiation. That saves two milliseconds per kernel, which
+matter when the kernel of a small net is followed over a training run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MLPPlan(Plan):
         return self.net.width * (2 * self.net.depth + self.net.d_out) * self.network.like.element_size()
 
     def pieces(self, x: Tensor) -> dict[tuple[str, ...], Piece]:
-        """Of all layers that are selected."""
+        """Those of all selected layers."""
         *hidden, output = [f"hidden.{index}" for index in range(self.net.depth)] + ["output"]
         *V, W = (self.network.parameters[name].detach() for name in (*hidden, output))
         *scales, scale = self.net.scales
@@ -64,12 +64,12 @@ class MLPPlan(Plan):
     def _signals(self, V: list[Tensor], W: Tensor, scales: list[float], slopes: list[Tensor]) -> Iterator[Tensor]:
         """s·∂f_i/∂a of the hidden layers from the last to the first, (n, c, M).
 
-        For the trace, the last layer's Σ_i W_mi² factors out of the sum over outputs: one signal √(Σ_i W_mi²) φ' a
+        For the trace, the last layer's Σ_i W_mi² factors out of the sum over outputs: one signal √(Σ_i W_mi²) φ' per
         row instead of c. Deeper layers mix the units, so they keep c signals.
         """
         if len(V) > 1 or self.kind is not Kind.TRACE:
             signal = slopes[-1][:, None] * (scales[-1] * W.mT)
-        # In place: nobody reads these slopes again, and a wide layer's are the largest thing here.
+        # In place: these slopes are not read again, and those of a wide layer take the most memory here.
         yield slopes[-1].mul_(scales[-1] * W.norm(dim=1))[:, None] if self.kind is Kind.TRACE else signal
         for index in reversed(range(len(V) - 1)):
             signal = (signal @ V[index + 1]) * (scales[index] * slopes[index][:, None])
@@ -77,7 +77,7 @@ class MLPPlan(Plan):
 
 
 def mlp_plan(net: MLP, network: Network, kind: Kind, **rows: Tensor) -> MLPPlan:
-    """The plan for these rows, by the name of the argument they came in."""
+    """The plan for these rows; each is named by the argument that holds it."""
     for name, x in rows.items():
         if x.ndim < 2:
             raise InputError(f"{name} must be (n, {net.d_in}), got shape {tuple(x.shape)}; use {name}[None]")

@@ -1,4 +1,4 @@
-"""The tangent kernel as a linear map: K v = J (J^T v), for kernels too large to hold."""
+"""The tangent kernel as a linear map: K v = J (J^T v), for kernels too large to store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kontrast.checks import require_type
 from kontrast.errors import InputError
 from kontrast.kernels.empirical import check_rows, network_of, two_rows
 from kontrast.kernels.recording import LookupUse
@@ -21,11 +22,11 @@ from kontrast.nets import Parameters
 
 
 class NTKOperator:
-    """The (n·c, n·c) tangent kernel of a module on the rows of `x`, which multiplies without being formed.
+    """The (n·c, n·c) tangent kernel of a module on the rows of `x`, as products without the matrix.
 
-    `operator @ v` takes v of shape (n·c,), (n·c, k) or, by output, (n, c), as a tensor or a numpy array, and gives
-    back the same. Row (i, j) of the matrix is output j of row i, as in `empirical_ntk(…).permute(0, 2, 1, 3)`. It has
-    what `scipy.sparse.linalg.aslinearoperator` asks for. Cost of a column: one backward pass and one forward-mode
+    `operator @ v` takes v of shape (n·c,), (n·c, k) or, by output, (n, c), as a tensor or a numpy array, and returns
+    the same. Row (i, j) of the matrix is output j of row i, as in `empirical_ntk(…).permute(0, 2, 1, 3)`. It has the
+    methods that `scipy.sparse.linalg.aslinearoperator` needs. Cost per column: one backward pass and one forward-mode
     derivative over all rows, in blocks that fit in `memory`; k columns keep k directions in parameter space.
 
     Arguments as in `empirical_ntk`.
@@ -61,22 +62,21 @@ class NTKOperator:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The number type in numpy's words, for scipy."""
+        """The number type as numpy's dtype, for scipy."""
         return torch.empty(0, dtype=self._network.like.dtype).numpy().dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the module is; vectors from elsewhere are taken there and back."""
+        """The module's device; vectors on other devices are moved there and back."""
         return self._network.like.device
 
     def __matmul__(self, v: Any) -> Any:
-        """K v, of the shape, kind and float type of v (the module's for integers), computed in the module's."""
+        """K v with the shape, type and dtype of v (the module's dtype for integers), computed in the module's."""
         like = self._network.like
-        if not isinstance(v, Tensor | np.ndarray):
-            raise InputError(f"v must be a tensor or a numpy array, got {type(v).__name__}")
+        require_type("v", v, (Tensor, np.ndarray))
         given = torch.as_tensor(v)
         if given.is_complex():
-            raise InputError("v must be real, got complex numbers; multiply its real and imaginary parts apart")
+            raise InputError("v must be real, got complex numbers; multiply by its real and imaginary parts separately")
         product = self._product(given.to(like)).to(
             given.device, given.dtype if given.is_floating_point() else like.dtype
         )
@@ -151,5 +151,5 @@ class NTKOperator:
         except (NotImplementedError, RuntimeError) as error:
             raise InputError(
                 f"{self._network.name} has a layer with neither forward-mode nor second derivatives "
-                f"({str(error).splitlines()[0]}); form its kernel with empirical_ntk instead"
+                f"({str(error).splitlines()[0]}); compute its kernel with empirical_ntk instead"
             ) from error

@@ -1,9 +1,9 @@
 """Products of float32 matrices on the half-precision units of a GPU, to float32 accuracy and several times faster.
 
 A row u of length at most one is split into two half-precision parts, u ≈ (h + l)/1024, which hold 22 bits; then
-u·v ≈ (h·h' + h·l' + l·h')/1024². Tensor cores cut off while they accumulate, by up to one unit of the running sum a
-step: so the small cross terms are summed first or apart, and long sums are cut in pieces that are added outside,
-correctly rounded.
+u·v ≈ (h·h' + h·l' + l·h')/1024². Tensor cores truncate while they accumulate, by up to one unit of the running sum per
+step. So the small cross terms are summed first or separately, and long sums are cut into pieces that are added outside
+the tensor cores, correctly rounded.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SPLIT = 1024.0  # the size of a unit row in half precision: its parts, and what is left of them, are normal numbers
+SPLIT = 1024.0  # the size of a unit row in half precision, chosen so that both of its parts are normal numbers
 PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores
-LONG_PIECE = 512  # the same, at most, for products with a long inner axis, of which each piece is a small part
+LONG_PIECE = 512  # the most for products with a long inner axis, where each piece is a small part of the sum
 WORTH_IT = 2**34  # multiplications below which splitting costs more than it saves
 
 
@@ -28,7 +28,7 @@ def has_half_units(x: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows in half precision: h, and what goes first on either side of a product, the cross terms and a piece of h."""
+    """Rows in half precision: h, and for either side of a product the cross terms followed by a piece of h."""
 
     high: Tensor
     left: Tensor
@@ -57,7 +57,7 @@ def split_product(x: Split, y: Split) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """A bᵀ for rows a (n, k) and b (m, k); large float32 ones on a GPU go through half precision as above."""
+    """A bᵀ for rows a (n, k) and b (m, k); large float32 products on a GPU use half precision as above."""
     (n, k), m = a.shape, b.shape[0]
     if not has_half_units(a) or n * m * k < WORTH_IT or k < LONG_PIECE:
         return a @ b.mT
@@ -81,13 +81,13 @@ def _pieces(k: int) -> int:
 
 
 def _scaled_parts(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The parts h and −l of rows of any length, with the length of each over SPLIT."""
+    """The parts h and −l of rows of any length, and the rows' lengths divided by SPLIT."""
     norm = torch.linalg.vector_norm(a, dim=1)
     size = torch.where(norm > 0, norm, 1.0) / SPLIT
     missing = -a.shape[1] % (8 * _pieces(a.shape[1]))  # equal pieces, at the alignment that tensor cores want
     if missing:
         a = torch.nn.functional.pad(a, (0, missing))
-    # Straight into half precision: these passes over memory take longer than the products.
+    # Written directly in half precision: these passes over memory take longer than the products.
     high, rest = (torch.empty_like(a, dtype=torch.float16) for _ in range(2))
     inverse = size.reciprocal()[:, None]
     torch.mul(a, inverse, out=high)

@@ -1,8 +1,8 @@
 """Watch one forward pass: which operation uses which parameter, on what features, and where its gradient arrives.
 
 Operations are caught at the level of torch's functions, so a user's own module that calls `F.linear` or `h @ W.T` is
-understood as well as `nn.Linear`. What no rule here knows is only noted: its parameters are *opaque*, and their
-gradients have to come from automatic differentiation.
+understood as well as `nn.Linear`. The parameters of an operation without a rule here are noted as *opaque*: their
+gradients come from automatic differentiation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of the batch are in a tensor: along `axis`, which holds `per_row` entries of every row.
+    """The place of the batch's rows in a tensor: along `axis`, which holds `per_row` entries of every row.
 
-    (n, …) has axis 0; a sequence-first (T, n, …) has axis 1; a flattened (n·T, …) has axis 0 and `per_row` T, with
-    all entries of a row together or, when it was flattened from (T, n), n apart.
+    (n, …) has axis 0; a sequence-first (T, n, …) has axis 1; a flattened (n·T, …) has axis 0 and `per_row` T. The
+    entries of a row are together there or, if flattened from (T, n), n apart.
     """
 
     axis: int
@@ -42,7 +42,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One operation a = op(…, parameter, …); what follows a sees the parameter only through a."""
+    """One operation a = op(…, parameter, …); the rest of the pass depends on the parameter only through a."""
 
     parameter: str
     shape: torch.Size  # the parameter's
@@ -51,11 +51,11 @@ class Use:
     held: Tensor | None  # the features with their graph
 
     def signature(self) -> tuple[object, ...]:
-        """What two passes over different rows must have in common for one plan to serve both."""
+        """The part that passes over different rows must have in common for one plan to fit both."""
         return (type(self).__name__, self.parameter, len(self.output_shape))
 
     def prepared(self, rows: Rows) -> Tensor | None:
-        """What `gradient` needs for every output alike."""
+        """The input of `gradient` that is the same for all outputs."""
         raise NotImplementedError
 
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ class BroadcastUse(Use):
         return None if self.factor is None else rows.split(self.factor)
 
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
-        """Σ B ⊙ h over all that p was broadcast to."""
+        """Σ B ⊙ h over all axes that p was broadcast along."""
         product = rows.split(signal) if prepared is None else rows.split(signal) * prepared
         kept = self.aligned[: rows.axis] + self.aligned[rows.axis + 1 :]
         summed = [1, *(axis for axis, size in enumerate(kept, start=2) if size == 1)]
@@ -140,13 +140,13 @@ class LookupUse(Use):
 
 @dataclass
 class Record:
-    """What one forward pass showed."""
+    """The uses of parameters in one forward pass."""
 
     output: Tensor
     uses: list[Use]
     opaque: set[str]
-    values: list[Tensor]  # the outputs of the uses, to find the rows in them; empty unless asked for
-    activations: int  # numbers in all tensors with a gradient that the pass made
+    values: list[Tensor]  # the outputs of the uses, to find the rows in them; empty unless `keep_values`
+    activations: int  # numbers in all tensors with a gradient that the pass created
 
 
 def record(function: Callable[[], Tensor], parameters: Mapping[str, Tensor], *, keep_values: bool = False) -> Record:
@@ -162,7 +162,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.parameters = parameters
         self.keep_values = keep_values
-        # By identity of the tensor object; views hold a reference so that no identity is given out twice.
+        # By identity of the tensor object; a reference is held so that no identity is used twice.
         self.known = {id(p): _Known(name, p, transposed=False) for name, p in parameters.items()}
         self.uses: list[Use] = []
         self.values: list[Tensor] = []
@@ -184,7 +184,7 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         made = [leaf for leaf in _leaves((result,)) if isinstance(leaf, Tensor) and leaf.requires_grad]
         self.activations += sum(tensor.numel() for tensor in made if not tensor._is_view())
-        # Nothing with a gradient came out (a shape, a detached copy): nothing to differentiate.
+        # Results without a gradient (a shape, a detached copy) have nothing to differentiate.
         if found and made:
             self._note(found, rule, result, args, kwargs)
         return result
@@ -216,7 +216,7 @@ class _Known:
     transposed: bool
 
     def alias(self, other: Tensor) -> _Known | None:
-        """`other` as the same parameter, if it is the whole of it or its transpose."""
+        """`other` as the same parameter, if it is all of it or its transpose."""
         mine = self.tensor
         if other.data_ptr() != mine.data_ptr() or other.dtype != mine.dtype:
             return None
@@ -239,8 +239,8 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 def _opened(func: FunctionType) -> FunctionType:
     """A function of torch.nn.functional that runs its body under the mode.
 
-    Such functions hand themselves to the mode as a whole (`if has_torch_function(…)`), which would hide the linear
-    maps inside multi-head attention; this is the same code without that question.
+    Such functions pass themselves to the mode as a whole (`if has_torch_function(…)`), which would hide the linear
+    maps inside multi-head attention; this is the same code without that test.
     """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     namespace = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
@@ -249,8 +249,8 @@ def _opened(func: FunctionType) -> FunctionType:
     return body
 
 
-# The rules. Each takes the arguments of the functions it stands for and yields the uses it can explain; a parameter
-# that it does not explain is opaque.
+# The rules. Each takes the arguments of the functions it describes and yields the uses it can explain; a parameter that
+# it does not explain is opaque.
 
 _Rule = Callable[..., Iterator[Use]]
 
@@ -358,10 +358,10 @@ def _positions(split: Tensor) -> Tensor:
 
 
 def _patches(h: Tensor, kernel: torch.Size, stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """What a convolution multiplies at each position: (N, channels·kernel, positions)."""
+    """The patches that a convolution multiplies, one per position: (N, channels·kernel, positions)."""
     axes = len(kernel)
     stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
-    if padding == "same":  # as torch does: the odd one goes to the right
+    if padding == "same":  # as torch does: an odd one goes to the right
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         h = F.pad(h, [side for total in reversed(totals) for side in (total // 2, total - total // 2)])
         padding = 0

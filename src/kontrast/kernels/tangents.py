@@ -1,8 +1,8 @@
-"""The tangents of any module's rows, parameter by parameter, in the smallest form that the kernel asked for needs.
+"""The tangents of any module's rows, parameter by parameter, in the smallest form that the wanted kernel needs.
 
-A plan is made once from two rows: where the rows are in every tensor, which parameters can go layer by layer, which
-form is cheapest for each, and a witness by plain automatic differentiation that the plan is right. It is then carried
-out on blocks of rows. What the plan cannot explain goes through per-row Jacobians, with the same result.
+A plan is made once from two rows: where the rows are in every tensor, which parameters can go layer by layer, and which
+form is cheapest for each; plain automatic differentiation checks that the plan is right. It is then carried out on
+blocks of rows. Parameters that the plan cannot explain go through per-row Jacobians, with the same result.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kontrast.kernels.contraction import Channels, Dense, Gram, Output, Piece
 from kontrast.kernels.recording import BroadcastUse, LookupUse, OuterUse, Record, Rows, Use, record
 from kontrast.nets import Parameters, PureFunction
 
-# How far two evaluations of the same number may lie apart, relative to its scale.
+# How far two evaluations of the same number may differ, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 COARSE = 0.1  # for half precision
-WITNESSES = 16  # rows on which a module must give the same alone, in another order and again
+WITNESSES = 16  # rows for which a module must give the same outputs alone, in another order and again
 
 
 class Kind(Enum):
@@ -47,10 +47,10 @@ class Form(Enum):
     DENSE = "gradients"
     OUTPUT = "features of the last map"
     HIDDEN = "features and one signal, for the trace: the map before the last"
-    CHANNELS = "gradients of the features of the last map, the same for all outputs: the map before the last"
+    CHANNELS = "gradients of the last map's features, the same for all outputs: the map before the last"
 
 
-_SHORTCUTS = {Form.OUTPUT, Form.HIDDEN, Form.CHANNELS}  # hold where the net ends as it did for the planning rows
+_SHORTCUTS = {Form.OUTPUT, Form.HIDDEN, Form.CHANNELS}  # valid if the net ends as it did for the planning rows
 _WITH_BIAS = {Form.GRAM, Form.OUTPUT, Form.HIDDEN}  # a bias can be one more feature
 
 
@@ -60,7 +60,7 @@ class Network:
 
     name: str
     function: PureFunction
-    parameters: Parameters  # all of them, detached, asking for gradients
+    parameters: Parameters  # all of them, detached, with requires_grad
     selected: tuple[str, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Question:
-    """Which kernel between how many rows."""
+    """The kernel that is wanted, and between how many rows."""
 
     kind: Kind
     n: int
@@ -90,8 +90,8 @@ class Group:
     names: tuple[str, ...]
     uses: tuple[int, ...]
     form: Form
-    kept: int  # numbers that stay for each row
-    at_work: int  # numbers more while they are made
+    kept: int  # numbers kept per row
+    at_work: int  # further numbers while these are computed
     positions: int = 1  # of a row in the products of a `Gram`
 
 
@@ -108,12 +108,12 @@ class Plan(ABC):
     @property
     @abstractmethod
     def bytes_kept(self) -> int:
-        """For each row, between its computation and the contraction."""
+        """Bytes per row between its computation and the contraction."""
 
     @property
     @abstractmethod
     def bytes_at_work(self) -> int:
-        """For each row, while its tangents are computed."""
+        """Bytes per row while its tangents are computed."""
 
     @property
     def positions(self) -> int:
@@ -137,21 +137,21 @@ class RecordedPlan(Plan):
     ends: Ends
     opaque: tuple[str, ...]
     vmapped: bool
-    activations: int  # numbers a row
+    activations: int  # numbers per row
 
     @property
     def n_outputs(self) -> int:
-        """As seen."""
+        """As observed."""
         return self.outputs
 
     @property
     def positions(self) -> int:
-        """Of those that are contracted as `Gram`."""
+        """The most of any parameter that is contracted as `Gram`."""
         return max((group.positions for group in self.groups), default=1)
 
     @property
     def bytes_kept(self) -> int:
-        """In the forms chosen."""
+        """Features, signals and gradients in the chosen forms."""
         opaque = sum(self.network.parameters[name].numel() for name in self.opaque)
         numbers = sum(group.kept for group in self.groups) + self.n_outputs * opaque
         return numbers * self.network.like.element_size()
@@ -165,7 +165,7 @@ class RecordedPlan(Plan):
         return numbers * self.network.like.element_size()
 
     def pieces(self, x: Tensor) -> dict[tuple[str, ...], Piece]:
-        """By one forward pass, and backward passes or per-row Jacobians."""
+        """The pieces from one forward pass, and backward passes or per-row Jacobians."""
         pieces: dict[tuple[str, ...], Piece] = {}
         if self.groups or self._unused:
             seen = record(lambda: self.network(x), self.network.parameters)
@@ -178,12 +178,12 @@ class RecordedPlan(Plan):
 
     @property
     def _unused(self) -> list[str]:
-        """Selected parameters that the planning rows did not use; they add nothing, as long as that stays so."""
+        """Selected parameters that the planning rows did not use; they add nothing as long as no row uses them."""
         used = {name for group in self.groups for name in group.names} | set(self.opaque)
         return [name for name in self.network.selected if name not in used]
 
     def _holds_for(self, seen: Record) -> bool:
-        """Whether these rows took the same course as the planning rows: a branch may use what those did not."""
+        """Whether these rows took the same branches as the planning rows, with the same parameters."""
         if seen.output.shape[1] != self.n_outputs or (self.groups and _signature(seen) != self.signature):
             return False
         if (seen.opaque & set(self.network.selected)) - set(self.opaque):
@@ -196,7 +196,7 @@ class RecordedPlan(Plan):
 
 @dataclass(frozen=True)
 class Ends:
-    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), where a net ends so."""
+    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), if the net ends this way."""
 
     output: int | None = None
     hidden: int | None = None
@@ -230,7 +230,7 @@ def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> R
 
 
 def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
-    """Those of the parameters that the output depends on, whatever way the recorder did not see."""
+    """The parameters among these that the output depends on, even in ways that the recorder did not see."""
     if not names:
         return []
     wanted = [network.parameters[name] for name in names]
@@ -240,7 +240,7 @@ def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
 
 
 def observe(network: Network, x: Tensor, name: str) -> tuple[Record, Record]:
-    """Recorded passes over the first and over both of two rows."""
+    """Recorded passes over the first row and over both rows."""
     return _observed(network, x[:1], name), _observed(network, x, name)
 
 
@@ -262,7 +262,7 @@ def _evaluated(network: Network, x: Tensor, name: str) -> Tensor:
 
 @contextmanager
 def _told_of(network: Network, x: Tensor, name: str) -> Iterator[None]:
-    """Errors of the module about its input, told as errors about `name`."""
+    """Turn errors of the module about its input into errors about `name`."""
     try:
         yield
     except InputError:
@@ -290,7 +290,7 @@ def check_shape_of(network: Network, output: Tensor, x: Tensor) -> None:
 
 
 def check_output(network: Network, output: Tensor, x: Tensor) -> None:
-    """Refuse outputs that are not (n, c), and those no parameter reaches."""
+    """Refuse outputs that are not (n, c), and those that do not depend on the parameters."""
     check_shape_of(network, output, x)
     if not output.requires_grad:
         raise InputError(
@@ -300,7 +300,7 @@ def check_output(network: Network, output: Tensor, x: Tensor) -> None:
 
 
 def refuse_dependent_rows(network: Network, x: Tensor, name: str) -> None:
-    """Refuse a module whose outputs for some rows of x change with the rows beside them, or from pass to pass."""
+    """Refuse a module whose outputs for some rows of x depend on the other rows, or change from pass to pass."""
     few = x[torch.linspace(0, len(x) - 1, min(len(x), WITNESSES)).round().long().to(x.device)]
     half = (len(few) + 1) // 2
     with torch.no_grad():
@@ -313,7 +313,7 @@ def refuse_dependent_rows(network: Network, x: Tensor, name: str) -> None:
         difference = (alone - beside).abs().max()
         if difference > tolerance(together) * together.abs().max():
             raise InputError(
-                f"{network.name} gives a row of {name} another output when other rows are evaluated beside it (they "
+                f"{network.name} gives a row of {name} another output when other rows are evaluated with it (they "
                 f"differ by {float(difference):.1e}): its rows depend on each other or on chance (batch statistics, "
                 "dropout), so there is no kernel between rows; make the forward pass deterministic and independent "
                 "for each row"
@@ -356,7 +356,7 @@ def _explained(use: Use, rows: Rows | None) -> bool:
 
 
 def jacobian_plan(network: Network, n_outputs: int, activations: int, x: Tensor) -> RecordedPlan:
-    """The plan that takes nothing for granted but automatic differentiation; `x` are two rows to try it on."""
+    """The plan that uses automatic differentiation alone; `x` are two rows to try it on."""
     return RecordedPlan(
         network,
         outputs=n_outputs,
@@ -447,7 +447,7 @@ def _gram_choice(lookup: bool, sizes: Sequence[_Sizes], c: int, pairs: int, each
     positions = sum(size.positions for size in sizes)
     groups, _, inputs, outputs = sizes[0]
     inputs = 1 if lookup else inputs
-    # The sum over positions is bound by memory, which costs about as much as ten multiplications in a product.
+    # The sum over positions is limited by memory, which costs about as much as ten multiplications in a product.
     combine = 0 if groups * positions == 1 else 10 * each
     flops = pairs * groups * positions**2 * (inputs + each * outputs + combine)
     kept, at_work = groups * positions * (inputs + c * outputs), groups * positions * outputs
@@ -462,7 +462,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(use: Use, rows: Rows | None) -> _Sizes:
-    """Of a linear map; a scale or shift counts as one position and one input."""
+    """The sizes of a linear map; a scale or shift counts as one position and one input."""
     assert rows is not None
     if isinstance(use, LookupUse):
         return _Sizes(1, use.tokens(rows).shape[1], *use.shape)
@@ -494,7 +494,7 @@ _POINTWISE = _CONSTANT_SLOPE | {
 # fmt: on
 
 
-# Functions of one channel each, with its positions; that they did not mix channels is tried out all the same.
+# Functions of one channel and its positions each; that they did not mix channels is tested all the same.
 # fmt: off
 _BY_CHANNEL = _POINTWISE | {
     "MeanBackward1", "SumBackward1", "AmaxBackward0", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0",
@@ -505,10 +505,10 @@ _BY_CHANNEL = _POINTWISE | {
 
 
 def _ends(two: Record, rows: Sequence[Rows | None]) -> Ends:
-    r"""Find f = s W φ(a): the signal of output i is $s\,W_i \odot \phi'(a)$, known without a backward pass a output.
+    r"""Find f = s W φ(a): the signal of output i is $s\,W_i \odot \phi'(a)$, known without a backward pass per output.
 
     φ may also pool the positions of each channel of a. Consumers are counted in the graph of automatic
-    differentiation, which knows of every path to the output.
+    differentiation, which has every path to the output.
     """
     consumers = _consumers(two.output.grad_fn)
     maps = {
@@ -529,7 +529,7 @@ def _ends(two: Record, rows: Sequence[Rows | None]) -> Ends:
 
 
 def _keeps_channels_apart(use: Use, rows: Rows | None, held: Tensor) -> bool:
-    """Whether feature k of the last map comes from channel k of this one alone: try three of them."""
+    """Whether feature k of the last map depends on channel k of this one alone, tested for three of them."""
     assert isinstance(use, OuterUse)
     assert rows is not None
     n_channels = held.shape[1]
@@ -556,7 +556,7 @@ def _consumers(node: Any) -> Counter[Any]:
 
 
 def _follow(node: Any, maps: dict[Any, int], consumers: Counter[Any], allowed: set[str]) -> tuple[int | None, bool]:
-    """Walk back over the allowed functions to a linear map; also say whether all their slopes were constants."""
+    """Walk back over the allowed functions to a linear map; also return whether all their slopes were constant."""
     constant = True
     while consumers[node] <= 1:
         if node in maps:
@@ -579,7 +579,7 @@ def _follow(node: Any, maps: dict[Any, int], consumers: Counter[Any], allowed: s
 
 
 class UnplannedError(Exception):
-    """The forward pass took another course than in the plan: it depends on the values of the rows."""
+    """The forward pass differs from the plan: it depends on the values of the rows."""
 
 
 def _pieces(plan: RecordedPlan, seen: Record) -> dict[tuple[str, ...], Piece]:
@@ -602,7 +602,7 @@ def _pieces(plan: RecordedPlan, seen: Record) -> dict[tuple[str, ...], Piece]:
 def _pieces_by_backward(
     plan: RecordedPlan, groups: Sequence[Group], seen: Record, cotangents: Tensor
 ) -> dict[tuple[str, ...], Piece]:
-    """One backward pass for each cotangent, (c, n, outputs); its signals are used up before the next."""
+    """One backward pass per cotangent, (c, n, outputs); its signals are used before the next."""
     wanted = sorted({index for group in groups for index in group.uses})
     place = {index: k for k, index in enumerate(wanted)}
     builders = [_Builder(plan, group, seen, len(cotangents)) for group in groups]
@@ -674,10 +674,10 @@ def _output_piece(plan: RecordedPlan, group: Group, seen: Record) -> Output:
 
 
 def _hidden_piece(plan: RecordedPlan, group: Group, seen: Record) -> Piece:
-    r"""Of $f = s\,W z$ with $z = \phi(a)$: its signals are $B_i = s\,W_i \odot \partial z/\partial a$.
+    r"""The map before the last, for $f = s\,W z$, $z = \phi(a)$: its signals are $s\,W_i \odot \partial z/\partial a$.
 
     For the trace of one position, $\sum_i B_i(x)\cdot B_i(y) = (\phi'(x) \odot s^2\sum_i W_i^2)\cdot\phi'(y)$: one
-    signal stands for all outputs. Otherwise the gradients of $z$ do.
+    signal replaces those of all outputs. Otherwise the gradients of $z$ do.
     """
     assert plan.ends.output is not None
     last, use, rows = seen.uses[plan.ends.output], seen.uses[group.uses[0]], plan.rows[group.uses[0]]
@@ -739,9 +739,9 @@ def _vmap_jacobians(network: Network, names: Iterable[str], x: Tensor) -> dict[s
 
 
 def _vmap_works(network: Network, names: Iterable[str], x: Tensor) -> bool:
-    """Whether torch can map the Jacobian over rows; where it refuses, the rows go one by one, by plain autograd.
+    """Whether torch can map the Jacobian over rows; if not, the rows go one by one through plain autograd.
 
-    Nothing is hidden by this: an error that is not vmap's own is raised again by the plain route.
+    This hides nothing: the plain route raises any error that is not vmap's own again.
     """
     try:
         _vmap_jacobians(network, names, x)
@@ -751,7 +751,7 @@ def _vmap_works(network: Network, names: Iterable[str], x: Tensor) -> bool:
 
 
 def _witness_agrees(plan: RecordedPlan, two: Record) -> bool:
-    """Whether K(x_0, x_1) and K(x_0, x_0) of one random mixture of outputs are what plain autograd gives."""
+    """Whether K(x_0, x_1) and K(x_0, x_0) of one random mixture of outputs agree with plain autograd."""
     names = [name for name in plan.network.selected if name not in plan.opaque]
     if not names:
         return True

@@ -1,8 +1,8 @@
-"""Kernel matrices larger than comfortable: strip by strip, into memory, another device, or a file that resumes.
+"""Large kernel matrices strip by strip: into memory, onto another device, or into a file that resumes.
 
-A kernel here is any function k(x, y) → (n, m) that takes `k(x)` for a set with itself: `InfiniteNetwork(…).ntk`,
-`functools.partial(empirical_ntk_trace, net)`, or one's own. This is the one place of the numerical core that touches
-files, because a kernel of 70,000 points lives in one.
+A kernel here is any function k(x, y) → (n, m), with `k(x)` for x with itself: `InfiniteNetwork(…).ntk`,
+`functools.partial(empirical_ntk_trace, net)`, or your own. This is the one module of the numerical core that writes
+files, because a kernel of 70,000 points needs one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import DTYPES
+from kontrast.checks import DTYPES, in_words, require_rows
 from kontrast.errors import InputError, StoreError
 from kontrast.memory import free_bytes, rows_that_fit
 from kontrast.progress import Advance, progress_bar
 
-Kernel = Callable[..., Tensor]
+KernelFunction = Callable[..., Tensor]
 Destination = Tensor | np.ndarray[Any, Any] | str | os.PathLike[str]
 
-COPIES = 4  # a kernel's own temporaries while it computes a strip
-PROBES = 16  # rows whose kernel tells it from another one
-HEIGHT = 2048  # rows of a strip at most: tall enough for products at full speed
+COPIES = 4  # the temporary copies of a strip that a kernel makes while it computes one
+PROBES = 16  # rows whose kernel values tell two kernels apart
+HEIGHT = 2048  # the most rows of a strip: enough for products at full speed
 
 
 def tiled(
-    kernel: Kernel,
+    kernel: KernelFunction,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -46,17 +46,15 @@ def tiled(
     """The matrix of `kernel` between the rows of x and y, strip by strip; with `y=None` only half is computed.
 
     `out` is a tensor or array of shape (n, m), on any device and of any float type, which is filled and returned (a
-    kernel computed on the GPU can land in host memory); or the path of an .npy file, which is created memory-mapped and
-    returned as a tensor over the map. An interrupted file resumes when the same call is made again; a finished one is
-    opened at once; a file of another kernel or other data is refused and left alone.
+    kernel computed on the GPU can be written to host memory); or the path of an .npy file, which is created
+    memory-mapped and returned as a tensor over the map. An interrupted file resumes when the same call is made again; a
+    finished one is opened at once; a file of another kernel or other data is refused and not changed.
 
-    No gradients flow through it. `memory` is the budget in bytes for what is computed at a time, by default half of
-    what is free; `progress=True` shows a bar on stderr.
+    No gradients flow through it. `memory` is the number of bytes to work in, by default half of what is free;
+    `progress=True` shows a bar on stderr.
     """
-    for name, rows in {"x": x, "y": x if y is None else y}.items():
-        if not isinstance(rows, Tensor) or rows.ndim == 0 or len(rows) == 0:
-            given = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
-            raise InputError(f"{name} must be a tensor with at least one row, got {given}")
+    require_rows("x", x)
+    require_rows("y", x if y is None else y)
     shape = (len(x), len(x if y is None else y))
     with torch.no_grad():
         probe = _Probe.of(kernel, x, x if y is None else y)
@@ -72,12 +70,12 @@ def tiled(
 
 @dataclass(frozen=True)
 class _Probe:
-    """The kernel between a few rows spread over the data: its number type, and how to tell it from another one."""
+    """The kernel between a few rows spread over the data: it shows the dtype, and tells two kernels apart."""
 
     values: Tensor
 
     @classmethod
-    def of(cls, kernel: Kernel, x: Tensor, y: Tensor) -> _Probe:
+    def of(cls, kernel: KernelFunction, x: Tensor, y: Tensor) -> _Probe:
         i, j = (torch.linspace(0, len(rows) - 1, min(len(rows), PROBES)).round().long() for rows in (x, y))
         return cls(_checked(kernel(x[i.to(x.device)], y[j.to(y.device)]), len(i), len(j)).cpu())
 
@@ -87,17 +85,16 @@ class _Probe:
 
 
 def _checked(tile: Any, rows: int, columns: int) -> Tensor:
-    """A tile as it must be, or an error about the kernel."""
+    """The tile; refuses a kernel that returns anything but a matrix of floats."""
     if isinstance(tile, Tensor) and tuple(tile.shape) == (rows, columns) and tile.is_floating_point():
         return tile
-    given = f"{tuple(tile.shape)} of {tile.dtype}" if isinstance(tile, Tensor) else type(tile).__name__
     raise InputError(
-        f"kernel must return ({rows}, {columns}) floats for {rows} and {columns} rows, got {given}; "
-        "of empirical_ntk take empirical_ntk_trace"
+        f"kernel must return ({rows}, {columns}) floats for {rows} and {columns} rows, got {in_words(tile)}; "
+        "use empirical_ntk_trace in place of empirical_ntk"
     )
 
 
-def _strip(matrix: Tensor, kernel: Kernel, x: Tensor, y: Tensor | None, top: int, bottom: int) -> None:
+def _strip(matrix: Tensor, kernel: KernelFunction, x: Tensor, y: Tensor | None, top: int, bottom: int) -> None:
     rows = x[top:bottom]
     height = bottom - top
     if y is not None:
@@ -126,7 +123,7 @@ def _destination(
         if needed > there:
             raise InputError(
                 f"the kernel matrix {shape} needs {needed / 2**30:.1f} GiB and {there / 2**30:.1f} GiB are free on "
-                f"{device}; give a file, out='kernel.npy', or a tensor on another device"
+                f"{device}; pass a file, out='kernel.npy', or a tensor on another device"
             )
         return torch.empty(shape, dtype=dtype, device=device)
     if isinstance(out, np.ndarray) and not out.flags.writeable:
@@ -135,7 +132,7 @@ def _destination(
         raise InputError(f"out must be a tensor, an array or the path of an .npy file, got {type(out).__name__}")
     matrix = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
     if matrix.requires_grad:
-        raise InputError("out asks for gradients, which do not flow through tiles; pass out.detach()")
+        raise InputError("out requires gradients, which do not flow through tiles; pass out.detach()")
     if tuple(matrix.shape) != shape or not matrix.is_floating_point():
         raise InputError(f"out must be {shape} of floats, got {tuple(matrix.shape)} of {matrix.dtype}")
     return matrix
@@ -143,18 +140,18 @@ def _destination(
 
 def _into_file(
     path: Path,
-    kernel: Kernel,
+    kernel: KernelFunction,
     x: Tensor,
     y: Tensor | None,
     probe: _Probe,
     memory: float | None,
     progress: bool | Advance,
 ) -> Tensor:
-    """The matrix in `path`, with a note of what it holds and how far it is in `path`.json."""
+    """The matrix in `path`; `path`.json notes what it holds and how many rows are done."""
     if path.suffix != ".npy":
         raise InputError(f"out must end in .npy, got {path.name!r}")
     if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} of out does not exist; make it first")
+        raise InputError(f"the folder {path.parent} of out does not exist; create it first")
     shape = (len(x), len(x if y is None else y))
     if probe.values.dtype not in DTYPES.values():
         raise InputError(f"a file holds float32 or float64, but the kernel gives {probe.values.dtype}; convert x first")
@@ -179,7 +176,7 @@ def _into_file(
     with progress_bar(path.name, progress) as advance:
         for top, bottom in _strips(probe, shape, x.device, memory, start=state["rows_done"]):
             _strip(torch.from_numpy(matrix), kernel, x, y, top, bottom)
-            matrix.flush()  # on the disk before it is called done
+            matrix.flush()  # on the disk before it counts as done
             state["rows_done"] = bottom
             _write(note, state)
             advance(bottom, shape[0])
@@ -187,9 +184,9 @@ def _into_file(
 
 
 def _resume(path: Path, note: Path, state: dict[str, Any], probe: _Probe) -> int:
-    """How many rows of the file are done, or an error when it is not this call's file."""
+    """How many rows of the file are done; refuses a file of another call."""
     if not note.exists():
-        raise StoreError(f"{path} exists and was not written here; choose another name or delete it")
+        raise StoreError(f"{path} exists and was not written by tiled; choose another name or delete it")
     try:
         found = json.loads(note.read_text())
         done, noted = int(found["rows_done"]), [float(value) for value in found["probe"]]
@@ -203,16 +200,16 @@ def _resume(path: Path, note: Path, state: dict[str, Any], probe: _Probe) -> int
             f"{path} holds another kernel or other data; choose another name, or delete it and {note.name}"
         )
     if path.exists():
-        _require_whole(path, note, state)
+        _refuse_truncated(path, note, state)
         return done
     if done:
-        raise StoreError(f"{note} speaks of {path.name}, which is gone; delete {note.name} to start again")
+        raise StoreError(f"{note} belongs to {path.name}, which is gone; delete {note.name} to start again")
     np.lib.format.open_memmap(path, mode="w+", dtype=state["dtype"], shape=tuple(state["shape"]))
     return 0
 
 
-def _require_whole(path: Path, note: Path, state: dict[str, Any]) -> None:
-    """A map of a shorter file would be filled up with zeros without a word."""
+def _refuse_truncated(path: Path, note: Path, state: dict[str, Any]) -> None:
+    """Refuse a damaged file: a memory map would silently fill a shorter one with zeros."""
     advice = f"delete it and {note.name} to start again"
     try:
         with path.open("rb") as file:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_finite, require_number
 from kontrast.errors import InputError
 
 
@@ -18,8 +18,8 @@ class BlowUp:
     $$P(t) = 2\sqrt{α}\,\frac{1 + β e^{8C\sqrt{α}t}}{1 - β e^{8C\sqrt{α}t}}, \qquad
       \tilde t = \frac{\ln(1/β)}{8C\sqrt{α}}, \qquad α = P_0^2/4 - S_0^2, \quad β = \frac{4S_0^2}{(P_0 + 2\sqrt{α})^2}$$
 
-    with P = mean(v² + w²), S = mean(wv). All fields have the shape of the draws, so thousands go at once. As printed
-    the formulas lose all digits for |S| ≪ P, which wide nets have, and for α ≪ 1. With A = mean(v + w)², B =
+    with P = mean(v² + w²), S = mean(wv). All fields have the shape of the draws, so thousands are computed at once. The
+    printed formulas lose all digits for |S| ≪ P, as in wide nets, and for α ≪ 1. With A = mean(v + w)², B =
     mean(v − w)², r = √(min/max) and S itself they lose none: 2√α = r·max, β = ((1 − r)/(1 + r))² where
     1 − r = 4|S|/(√max(√A + √B)), and P(t) = 2√α·coth(½ln(1/β) − 4C√α t).
     """
@@ -37,13 +37,14 @@ class BlowUp:
         """From weights (..., M) at time 0 and C = mean of x_n(x_n⁺ − x_n⁻)."""
         if w.shape != v.shape or w.ndim == 0 or w.shape[-1] == 0:
             raise InputError(f"w and v must both be (..., M), got {tuple(w.shape)} and {tuple(v.shape)}")
-        if not bool(torch.isfinite(w).all() and torch.isfinite(v).all()) or math.isnan(slope):
-            raise InputError("w, v or the slope holds NaN or infinite values")
+        require_finite("w", w)
+        require_finite("v", v)
+        require_number(slope=slope)
         w, v = w.double(), v.double()
         A, B, S = (v + w).square().mean(-1), (v - w).square().mean(-1), (v * w).mean(-1)
         low, high = torch.minimum(A, B).sqrt(), torch.maximum(A, B).sqrt()
         if not bool((high > 0).all()):
-            raise InputError("w and v are all zero in some draw, where nothing ever moves; leave it out")
+            raise InputError("w and v are zero in some draw, where nothing ever moves; leave that draw out")
         r = low / high
         shortfall = 4 * S.abs() / (high * (low + high))  # 1 − r without cancellation
         half_log = torch.where(r < 0.5, 2 * r * _atanh_over(r), torch.log1p(r) - shortfall.log())  # = 2·atanh(r)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,13 @@ from torch.func import jacrev, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kontrast.bounds import Assumption, Bound
+from kontrast.checks import as_whole, require_finite, require_floating, require_rows, require_whole
 from kontrast.errors import InputError
 from kontrast.memory import rows_that_fit
 from kontrast.nets import MLP, Parameters, PureFunction, pure_function
 
-# Operations whose derivative jumps somewhere (relu) or whose second derivative does (elu). `where` is a branch: it may
-# be smooth, but nobody has said so.
+# Operations whose first derivative (relu) or second derivative (elu) jumps somewhere. `where` is a branch, which may be
+# smooth but cannot be trusted to be.
 _KINKED = frozenset(
     {"relu", "relu6", "leaky_relu", "prelu", "_prelu_kernel", "rrelu", "rrelu_with_noise", "threshold", "elu"}
     | {"hardtanh", "hardswish", "hardsigmoid", "softshrink", "hardshrink", "heaviside", "where", "abs", "sign", "sgn"}
@@ -44,9 +45,9 @@ class Certificate:
         bound: the certificate, with `quadrature_error` and `rounding` added.
         change: K(end) − K(start), the truth at the end of the chord.
         quadrature_error: how far the interpolants through all nodes and through every other node lie apart.
-        rounding: the number type's share.
+        rounding: what the rounding of the number type may add.
         radius: ‖θ_t − θ_0‖₂.
-        order: 1 or 2, as asked.
+        order: 1 or 2, as in `ntk_certificate`.
         assumptions: smoothness, and a resolved quadrature; where one fails, `bound` is a number and no theorem.
     """
 
@@ -74,23 +75,8 @@ class Certificate:
         return self.as_bound().ratio
 
     @property
-    def ratios(self) -> Tensor:
-        """Bound over change, entry by entry (n, n, c, c); infinite where an entry did not change."""
-        return self.bound / self.change.abs()
-
-    @property
-    def median_ratio(self) -> float:
-        """The median of `ratios`."""
-        return float(self.ratios.flatten().median())
-
-    @property
-    def max_ratio(self) -> float:
-        """The largest of `ratios`: an entry that returned to where it was makes it large, and says little."""
-        return float(self.ratios.max())
-
-    @property
     def valid(self) -> bool:
-        """Whether the network is smooth and the quadrature resolved, without which there is no certificate."""
+        """Whether the network is smooth and the quadrature resolved; otherwise there is no certificate."""
         return all(assumption.holds for assumption in self.assumptions)
 
     @property
@@ -137,29 +123,32 @@ def ntk_certificate(
 
     * Order 1, the tightest: $|K(s) - K(0)| \le \int_0^1 |K'|$ for every s in [0, 1], the entry's total variation.
     * Order 2: $|K(s) - K(0)| \le |K'(0)| + \int_0^1 (1-u)\,|K''(u)|\,du$ for every s (Taylor's formula; its remainder
-      grows with s). Larger than order 1, but it splits what the start's slope foretold from what came by curvature.
+      grows with s). Larger than order 1, but it separates what the slope at the start predicts from what is due to
+      curvature.
 
-    Lemma 8 of paper A bounds the same by 2·max‖H‖·max‖g‖·‖Δ‖. Its three maxima and Cauchy and Schwarz cost a factor
-    that grows as √M: it falls as M^-½, the change and the terms here as 1/M. Order 1 with ‖ġ_a‖‖g_b‖ + ‖g_a‖‖ġ_b‖ for
-    |K'| would be per-point, and 3 to 9 times the change instead of 1 to 3; with norms in order 2 it is 11 to 18.
+    Lemma 8 of paper A bounds the same change by 2·max‖H‖·max‖g‖·‖Δ‖. Its three maxima and the Cauchy–Schwarz inequality
+    lose a factor that grows as √M: its bound falls as M^-½, the change and the terms here as 1/M. Norms in place of the
+    products, ‖ġ_a‖‖g_b‖ + ‖g_a‖‖ġ_b‖ for |K'|, would give 3 to 9 times the change in order 1 instead of 1 to 3 times,
+    and 11 to 18 times in order 2.
 
-    Only the end points enter, not the path: of all paths the chord is the shortest. K' or K'' is interpolated from
-    Chebyshev points of the chord, 9 of them and twice as many until the error is at most a tenth of the bound; its ends
-    are among them, so the true change comes free. The interpolant's error is judged by the one through every other node
-    (their L¹ distance), reported and added; it is an estimate, and the one step here that is no proof: where it stays
-    larger, the assumption "quadrature" fails. The rule's weights are positive, so the bound is never below |∫ p|.
+    Only the end points enter, not the path: the chord is the shortest path between them. K' or K'' is interpolated from
+    9 Chebyshev points of the chord, then from twice as many, until the error is at most a tenth of the bound. The ends
+    are among the points, so the true change costs nothing more. The interpolant's error is estimated by its L¹ distance
+    from the interpolant through every other node, reported, and added. This estimate is the one step that is no proof:
+    where it stays too large, the assumption "quadrature" fails. The rule's weights are positive, so the bound is never
+    below |∫ p|.
 
-    An `MLP` with a smooth activation costs about 3 (order 1) or 6 kernels a node, layer by layer; other modules go
-    through per-point gradients and their forward derivatives, c·p numbers a point.
+    An `MLP` with a smooth activation costs about 3 (order 1) or 6 kernels per node, layer by layer; other modules go
+    through the gradients of each point and their forward derivatives, c·p numbers per point.
 
     Args:
         function: a module in evaluation mode, or a pure function f(parameters, x) → (n, c).
-        start: θ_0 by name. All parameters named here count.
+        start: θ_0 by name; the kernel is that of all parameters named here.
         end: θ_t, by the same names.
         x: the points (n, …).
         order: 1 or 2.
-        nodes: 3, 5, 9, 17, …, a fixed number of points; as many as needed, up to 65, without.
-        memory: bytes of work; half of what is free without. Points go in blocks that fit, at the price of repeating.
+        nodes: a fixed number of points, 3, 5, 9, 17, …; by default as many as needed, up to 65.
+        memory: bytes to work in; by default half of what is free. Points go in blocks that fit; small ones repeat work.
     """
     _check(start, end, x, order, nodes)
     f = pure_function(function) if isinstance(function, nn.Module) else function
@@ -170,20 +159,19 @@ def ntk_certificate(
     kernels: list[list[Tensor]] = []
     for size in (nodes,) if nodes is not None else ADAPTIVE_NODES:
         kernels = _at_nodes(chord, size, known=kernels)
-        bound, error, rounding = _bounded(kernels, order)
-        share = float(error.max() / bound.max())
-        if share <= RESOLVED:
+        found = _Estimate.of(kernels, order)
+        if found.unresolved <= RESOLVED:
             break
-    n = len(x)
+    n, share = len(x), found.unresolved
 
     def entries(matrix: Tensor) -> Tensor:
         return matrix.reshape(n, -1, n, len(matrix) // n).permute(0, 2, 1, 3)  # (n·c, n·c) → (n, n, c, c)
 
     return Certificate(
-        bound=entries(bound),
+        bound=entries(found.bound),
         change=entries(kernels[-1][0] - kernels[0][0]),
-        quadrature_error=entries(error),
-        rounding=entries(rounding),
+        quadrature_error=entries(found.error),
+        rounding=entries(found.rounding),
         radius=math.sqrt(sum(float(d.double().square().sum()) for d in step.values())),
         order=order,
         assumptions=(
@@ -200,15 +188,29 @@ def _at_nodes(chord: _Chord, nodes: int, *, known: list[list[Tensor]]) -> list[l
         return [known[i // 2] if known and i % 2 == 0 else chord.kernels(s) for i, s in enumerate(points)]
 
 
-def _bounded(kernels: list[list[Tensor]], order: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The bound on every entry, and the shares of quadrature and rounding in it."""
-    derivative = torch.stack([found[order] for found in kernels])
-    rule = _Rule.on(len(kernels))
-    variation, error = rule.integrate(derivative, weight=(lambda s: 1 - s) if order == 2 else (lambda s: 1.0))
-    size = torch.stack([found[0].diagonal().sqrt() for found in kernels]).amax(0)  # ‖g_a‖
-    rounding = _ROUNDING * torch.finfo(size.dtype).eps * size[:, None] * size
-    bound = variation + error + rounding
-    return bound if order == 1 else bound + kernels[0][1].abs(), error, rounding
+@dataclass(frozen=True, eq=False)
+class _Estimate:
+    """The bound on every entry, (n·c, n·c), and how much of it the quadrature and rounding add."""
+
+    bound: Tensor
+    error: Tensor
+    rounding: Tensor
+
+    @classmethod
+    def of(cls, kernels: list[list[Tensor]], order: int) -> _Estimate:
+        """From [K, K'] or [K, K', K''] at every node."""
+        derivative = torch.stack([found[order] for found in kernels])
+        rule = _Rule.on(len(kernels))
+        variation, error = rule.integrate(derivative, weight=(lambda s: 1 - s) if order == 2 else (lambda s: 1.0))
+        size = torch.stack([found[0].diagonal().sqrt() for found in kernels]).amax(0)  # ‖g_a‖
+        rounding = _ROUNDING * torch.finfo(size.dtype).eps * size[:, None] * size
+        bound = variation + error + rounding
+        return cls(bound if order == 1 else bound + kernels[0][1].abs(), error, rounding)
+
+    @property
+    def unresolved(self) -> float:
+        """The largest quadrature error over the largest bound."""
+        return float(self.error.max() / self.bound.max())
 
 
 def clenshaw_curtis_points(nodes: int) -> Tensor:
@@ -220,8 +222,8 @@ def clenshaw_curtis_points(nodes: int) -> Tensor:
 class _Rule:
     """∫|p| and ∫|p − q| for the interpolants p through all nodes and q through every other one.
 
-    |p| has kinks, so a rule on the nodes would do badly; p is cheap to evaluate, so it is done on 16 panels of 8 Gauss
-    points. Gauss sums have positive weights and are exact for p, hence Σ w|p| ≥ |Σ w p| = |∫p|.
+    |p| has kinks, so a rule on the nodes would be poor; p is cheap to evaluate, so 16 panels of 8 Gauss points do it.
+    Their weights are positive and their sum is exact for p, hence Σ w|p| ≥ |Σ w p| = |∫p|.
     """
 
     points: Tensor  # (k,)
@@ -277,15 +279,18 @@ class _Chord:
             return _derivatives(lambda u: _mlp_kernel(net, self._theta(u), self.x), at, self.order)
         c, n = self.f(self.origin, self.x[:1]).shape[1], len(self.x)
         p = sum(value.numel() for value in self.origin.values())
-        # Two blocks of jets, and as much again while automatic differentiation holds its intermediate results.
+        # Two blocks of jets, and as much again for the intermediate results of automatic differentiation.
         per_point = 4 * (self.order + 1) * c * p * at.element_size()
         size = rows_that_fit(per_point, n, memory=self.memory, device=at.device, what="parameter gradients")
         found = list(at.new_zeros(self.order + 1, n * c, n * c))
-        for i, j, at_i, at_j in self._block_pairs(at, size):
-            rows, columns = slice(i * c, i * c + len(at_i[0])), slice(j * c, j * c + len(at_j[0]))
-            for matrix, part in zip(found, _products(at_i, at_j), strict=True):
-                matrix[rows, columns] = part
-                matrix[columns, rows] = part.mT
+        for i in range(0, n, size):
+            at_i = self._jets(self.x[i : i + size], at)
+            for j in range(i, n, size):
+                at_j = at_i if j == i else self._jets(self.x[j : j + size], at)
+                rows, columns = slice(i * c, i * c + len(at_i[0])), slice(j * c, j * c + len(at_j[0]))
+                for matrix, part in zip(found, _products(at_i, at_j), strict=True):
+                    matrix[rows, columns] = part
+                    matrix[columns, rows] = part.mT
         return found
 
     @property
@@ -295,16 +300,8 @@ class _Chord:
     def _theta(self, s: Tensor) -> Parameters:
         return {name: p + s * self.step[name] for name, p in self.origin.items()}
 
-    def _block_pairs(self, s: Tensor, size: int) -> Iterator[tuple[int, int, list[Tensor], list[Tensor]]]:
-        starts = range(0, len(self.x), size)
-        for i in starts:
-            at_i = self._jets(self.x[i : i + size], s)
-            for j in starts:
-                if j >= i:
-                    yield i, j, at_i, at_i if j == i else self._jets(self.x[j : j + size], s)
-
     def _jets(self, x: Tensor, s: Tensor) -> list[Tensor]:
-        """[g, ġ] or [g, ġ, g̈], each (b·c, p), a row for each point and output."""
+        """[g, ġ] or [g, ġ, g̈], each (b·c, p), one row per point and output."""
 
         def gradients(u: Tensor) -> Tensor:
             theta = self._theta(u)
@@ -349,7 +346,7 @@ def _products(a: Sequence[Tensor], b: Sequence[Tensor]) -> list[Tensor]:
 def _mlp_kernel(net: MLP, parameters: Parameters, x: Tensor) -> Tensor:
     r"""K = Σ over layers of (signals back)·(signals back)ᵀ ∘ (signals in)·(signals in)ᵀ, (n·c, n·c), differentiable.
 
-    `kernels.empirical_ntk` computes the same, faster, in place; forward mode needs it as one plain expression.
+    `kernels.empirical_ntk` computes the same faster and in place; forward mode needs it as one plain expression.
     """
     V, W = net.layers(parameters)
     *hidden_scales, scale = net.scales
@@ -372,7 +369,7 @@ def _mlp_kernel(net: MLP, parameters: Parameters, x: Tensor) -> Tensor:
 
 
 def _layerwise(function: nn.Module | PureFunction) -> MLP | None:
-    """The plain `MLP` behind a function, itself or the owner of a bound `at`; a subclass may compute something else."""
+    """The smooth `MLP` that the function is, or whose method `at` it is; not a subclass with its own forward pass."""
     net = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
     plain = isinstance(net, MLP) and type(net).forward is MLP.forward and type(net).at is MLP.at
     if not plain or not (function is net or getattr(function, "__func__", None) is MLP.at):
@@ -382,7 +379,7 @@ def _layerwise(function: nn.Module | PureFunction) -> MLP | None:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down which kinked operations a computation uses, functional ones too, which no list of modules shows."""
+    """Notes which kinked operations a computation uses, functional ones too, which no list of modules shows."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -399,7 +396,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _kinks(function: nn.Module | PureFunction, f: PureFunction, origin: Parameters, x: Tensor) -> tuple[str, ...]:
     """The kinked operations of one forward pass, by name."""
-    if _layerwise(function) is not None:  # its activation is known to be smooth; leaky_relu:1 is, for one
+    if _layerwise(function) is not None:  # its activation is known to be smooth, as that of leaky_relu:1 is
         return ()
     with torch.no_grad(), _Recorder() as recorder:
         f(origin, x[:1])
@@ -415,12 +412,12 @@ def _check(start: Mapping[str, Tensor], end: Mapping[str, Tensor], x: Tensor, or
             raise InputError(f"end needs {tuple(p.shape)} for the parameter {name!r}, got {given}")
         if not (bool(torch.isfinite(p).all()) and bool(torch.isfinite(end[name]).all())):
             raise InputError(f"the parameter {name!r} holds NaN or infinite values: the run diverged, nothing to bound")
-    if not isinstance(x, Tensor) or x.ndim < 2 or len(x) == 0:
-        given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"x must hold points (n, …) with n >= 1, got {given}")
-    if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
-        raise InputError(f"x must hold finite floating-point numbers, got {x.dtype}; leave out NaN and infinite ones")
-    if order not in (1, 2):
-        raise InputError(f"order must be 1 or 2, got {order!r}")
-    if nodes is not None and (nodes < 3 or (nodes - 1) & (nodes - 2)):
-        raise InputError(f"nodes must be 2^k + 1 and at least 3, so that rules nest, got {nodes}; use 5 or 9")
+    require_rows("x", x)
+    require_floating("x", x)
+    require_finite("x", x, "leave those points out")
+    if x.ndim < 2:
+        raise InputError(f"x must be (n, …), one point per row, got shape {tuple(x.shape)}; use x[:, None] or x[None]")
+    require_whole("order", order, most=2)
+    size = as_whole(nodes)
+    if nodes is not None and (size is None or size < 3 or (size - 1) & (size - 2)):
+        raise InputError(f"nodes must be 2^k + 1 and at least 3, so that rules nest, got {nodes!r}; use 5 or 9")

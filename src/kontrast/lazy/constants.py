@@ -1,4 +1,4 @@
-"""The constants of paper A's assumptions, found in a run instead of assumed."""
+"""The constants of paper A's assumptions, measured on a network and its data instead of assumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kontrast.bounds import Assumption
-from kontrast.checks import require_positive
+from kontrast.checks import require_finite, require_positive
 from kontrast.data import Pairs
 from kontrast.errors import InputError
 from kontrast.linalg import orthonormality_error
@@ -19,14 +19,14 @@ from kontrast.nets import MLP, slopes_of
 
 @dataclass(frozen=True)
 class Constants:
-    r"""What the bounds of paper A are made of, for one net (2) or (7) at its start, one set of pairs and one loss.
+    r"""The constants in the bounds of paper A, for one net (2) or (7) at its start, one set of pairs and one loss.
 
-    The symbols are the paper's. `max_weight` is c(0) = max(‖W(0)‖_max, ‖V(0)‖_max), for which the paper writes
-    c_θ log M; so `c_theta` depends on the width and no bound here needs it by itself.
+    The symbols are the paper's. `max_weight` is c(0) = max(‖W(0)‖_max, ‖V(0)‖_max), which the paper writes as
+    c_θ log M; so `c_theta` depends on the width, and no bound here needs it by itself.
 
-    `s_0` belongs to $b_2 = ∂f_z/∂φ = W_z/\sqrt M$, the only one that Lemma 7 uses. It is no constant: the largest of M
-    normal numbers makes it grow like √(2 log M). `s_0_input` belongs to $b_1 = ∂f_z/∂x$, a vector of D and not of M
-    numbers. As ‖b‖_∞ ≥ ‖b‖₂/√D for every b, Assumption 6 as printed forces s_0 ≥ √(M/D).
+    `s_0` belongs to $b_2 = ∂f_z/∂φ = W_z/\sqrt M$, the only one that Lemma 7 uses. It is no constant: it grows like
+    √(2 log M), as the largest of M normal numbers does. `s_0_input` belongs to $b_1 = ∂f_z/∂x$, a vector of D and not
+    of M numbers. As ‖b‖_∞ ≥ ‖b‖₂/√D for every b, Assumption 6 as printed forces s_0 ≥ √(M/D).
     """
 
     activation: str
@@ -41,7 +41,7 @@ class Constants:
     s_0_input: float
     feature_norm: float  # max ‖φ(V(0)x)‖₂/√M over the pool
     delta: float
-    n_pairs: float  # Q: pairs of an anchor; with the linear link, the sum of their weights
+    n_pairs: float  # Q: pairs per anchor; with the linear link, the sum of their weights
     c_l: float  # |∂l/∂s| for one pair; c_l·Q bounds the sum over the pairs of an anchor
     d_in: int  # D
     d_out: int  # Z
@@ -67,15 +67,14 @@ def constants_of(
         pairs: the pool with its positives and negatives.
         learning_rate: η of the descent.
         delta: δ of the cosine similarity, or of the loss (10).
-        link: how similarities become a loss; linear without.
+        link: how similarities become a loss; linear by default.
     """
     if not isinstance(net, MLP) or net.depth != 1:
         given = f"depth={net.depth}" if isinstance(net, MLP) else type(net).__name__
         raise InputError(f"paper A bounds nets with one hidden layer, MLP(depth=1), got {given}")
     require_positive(learning_rate=learning_rate, delta=delta)
     net.check_rows(pairs.rows)
-    if not bool(torch.isfinite(pairs.rows).all()):
-        raise InputError("the pool holds NaN or infinite values; leave those points out")
+    require_finite("pairs.rows", pairs.rows, "leave those points out")
     (V,), W = net.layers()
     V, W, x = V.double(), W.double(), pairs.rows.to(W.device, torch.float64)
     lipschitz, smoothness = slopes_of(net.activation)
@@ -133,9 +132,8 @@ def _pair_slopes(pairs: Pairs, link: Link) -> tuple[float, float]:
     r"""Q and c_l with |∂l/∂s| ≤ c_l and, for every anchor, Σ |∂l/∂s| ≤ c_l·Q over its pairs.
 
     Linear: |∂l/∂s| is the pair's weight, so Q is the sum of the weights and c_l = 1. With the odds' sigmoid
-    σ_p = σ(s_p/τ − log Σ_q w_q e^{s_q/τ}): softmax has |∂l/∂s_p| = σ_p(1 − σ_p)/τ ≤ 1/(4τ), and each positive's share
-    is handed to the negatives in parts that sum to 1, so |∂l/∂s_q| ≤ P/(4τ). Log-softmax has 1 − σ_p ≤ 1 in place of
-    σ_p(1 − σ_p) ≤ 1/4.
+    σ_p = σ(s_p/τ − log Σ_q w_q e^{s_q/τ}): softmax has |∂l/∂s_p| = σ_p(1 − σ_p)/τ ≤ 1/(4τ), and the negatives divide
+    each positive's slope among them, so |∂l/∂s_q| ≤ P/(4τ). Log-softmax has 1 − σ_p ≤ 1 in place of σ_p(1 − σ_p) ≤ 1/4.
     """
     n_positives, weight = pairs.n_positives, pairs.negative_weight
     if isinstance(link, Linear):
@@ -151,7 +149,7 @@ def _pair_slopes(pairs: Pairs, link: Link) -> tuple[float, float]:
 
 
 def _spectral_norm(matrix: Tensor) -> float:
-    """‖A‖₂ from the smaller of AᵀA and AAᵀ: right to rounding for the largest singular value, and far from an SVD."""
+    """‖A‖₂ from the smaller of AᵀA and AAᵀ: exact to rounding, and far cheaper than an SVD."""
     gram = matrix.mT @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.mT
     return math.sqrt(float(torch.linalg.eigvalsh(gram)[-1].clamp_min(0)))
 

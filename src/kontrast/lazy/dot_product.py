@@ -1,4 +1,4 @@
-r"""The one contrastive training that has a closed form: dot product, linear link, fixed kernel (claim A.closed).
+r"""The one contrastive training with a closed form: dot product, linear link, fixed kernel (claim A.closed).
 
 With the symmetric pair matrix S the loss is $-\mathrm{Tr}(F^\top S F)$, so $\partial L/\partial F = -2 S F$ and paper
 A's Lemma 9 is the linear system $\mathrm{vec}\,\dot F = 2 K (S \otimes I)\,\mathrm{vec}\,F$.
@@ -12,7 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import (
+    require_finite,
+    require_matrix,
+    require_positive,
+    require_same_dtype,
+    require_shape,
+    require_whole,
+)
 from kontrast.errors import InputError, KontrastError
 
 
@@ -23,7 +30,7 @@ def dot_product_flow(kernel: Tensor, outputs: Tensor, S: Tensor, *, times: Seque
         kernel: K, (m, m, z, z), or (m, m) where it acts on every output alike.
         outputs: F(0), (m, z).
         S: the symmetric pair matrix (m, m), dense or sparse (`kontrast.data.pair_matrix`).
-        times: any, in any order.
+        times: finite numbers, in any order.
     """
     if len(times) == 0 or not all(math.isfinite(t) for t in times):
         raise InputError(f"times must be finite numbers, at least one, got {list(times)}")
@@ -37,8 +44,9 @@ def dot_product_descent(
 ) -> Tensor:
     r"""Outputs (len(steps), m, z) of descent: $\mathrm{vec}\,F_t = (I + 2\eta K(S \otimes I))^t\,\mathrm{vec}\,F_0$."""
     require_positive(learning_rate=learning_rate)
-    if len(steps) == 0 or not all(isinstance(step, int) and step >= 0 for step in steps):
-        raise InputError(f"steps must be whole numbers of 0 or more, at least one, got {list(steps)}")
+    if len(steps) == 0:
+        raise InputError("steps is empty; pass at least one step")
+    steps = [require_whole("every one of steps", step, least=0) for step in steps]
     system, start = _system(kernel, outputs, S)
     step_matrix = torch.eye(len(system), dtype=system.dtype, device=system.device) + learning_rate * system
     descent = torch.stack([(torch.linalg.matrix_power(step_matrix, t) @ start).view_as(outputs) for t in steps])
@@ -47,18 +55,14 @@ def dot_product_descent(
 
 def _system(kernel: Tensor, outputs: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """2K(S ⊗ I) and F(0) in the shape it acts on: (mz, mz) on a vector, or (m, m) on the columns of F."""
-    if outputs.ndim != 2 or not bool(torch.isfinite(outputs).all() and torch.isfinite(kernel).all()):
-        raise InputError(f"outputs must be finite and (m, z), the kernel finite, got outputs {tuple(outputs.shape)}")
+    require_matrix("outputs", outputs, ("m", "z"))
+    require_finite("kernel", kernel)
     m, z = outputs.shape
-    if tuple(S.shape) != (m, m):
-        raise InputError(f"the pair matrix must be {(m, m)} for {m} outputs, got {tuple(S.shape)}")
-    if not kernel.dtype == outputs.dtype == S.dtype:
-        raise InputError(
-            f"kernel, outputs and pair matrix must have one number type, got {kernel.dtype}, {outputs.dtype}, {S.dtype}"
-        )
+    require_shape("S", S, (m, m), "one row per row of outputs")
+    require_same_dtype(outputs=outputs, kernel=kernel, S=S)
     pairs = S if S.layout == torch.strided else S.to_dense()
     if not torch.allclose(pairs, pairs.mT):
-        raise InputError("the pair matrix must be symmetric: use pair_matrix(pairs), which is, without symmetric=False")
+        raise InputError("S must be symmetric; use pair_matrix(pairs) without symmetric=False")
     if kernel.shape == (m, m):
         return 2 * kernel @ pairs, outputs
     if kernel.shape == (m, m, z, z):
@@ -66,11 +70,11 @@ def _system(kernel: Tensor, outputs: Tensor, S: Tensor) -> tuple[Tensor, Tensor]
         product = torch.einsum("xuij,uy->xiyj", kernel, pairs)
         return 2 * product.reshape(m * z, m * z), outputs.reshape(-1)
     raise InputError(
-        f"the kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
+        f"kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
     )
 
 
 def _finite(outputs: Tensor, what: str) -> Tensor:
     if not bool(torch.isfinite(outputs).all()):
-        raise KontrastError(f"the outputs overflow, as under the dot product they must; ask for earlier {what}")
+        raise KontrastError(f"the outputs overflow, as they must under the dot product; ask for earlier {what}")
     return outputs

@@ -1,4 +1,9 @@
-"""Paper A, second half: contrastive PCA, finite and infinite, whitened and in turns."""
+"""Paper A, second half: contrastive PCA at finite and infinite width, whitened, and alternating with gradient steps.
+
+Paper A is Anil, Esser, Ghoshdastidar, "When can we Approximate Wide Contrastive Models with Neural Tangent Kernels and
+Principal Component Analysis?" (2024, https://arxiv.org/abs/2403.08673). Its first half is `kontrast.lazy`, where the
+bounds of Lemmas 16 and 17 on contrastive PCA are too: `kontrast.lazy.pca_bounds`.
+"""
 
 from kontrast.pca.alternating import Alternation, alternating_pca
 from kontrast.pca.contrastive_pca import (
@@ -15,13 +20,7 @@ from kontrast.pca.contrastive_pca import (
 )
 from kontrast.pca.kernel_pca import KernelFeatures, kernel_contrastive_pca, nystrom_features
 from kontrast.pca.moments import PairMoments, ViewMoments
-from kontrast.pca.whitened import (
-    WhitenedPCA,
-    require_components,
-    require_positive_values,
-    require_ridge,
-    whitened_pca,
-)
+from kontrast.pca.whitened import WhitenedPCA, require_positive_values, whitened_pca
 
 __all__ = [
     "Alternation",
@@ -40,9 +39,7 @@ __all__ = [
     "orthonormal_start",
     "pair_features",
     "pca_network",
-    "require_components",
     "require_positive_values",
-    "require_ridge",
     "row_difference",
     "train_pca_network",
     "whitened_pca",

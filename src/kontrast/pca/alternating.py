@@ -1,4 +1,4 @@
-"""Paper A, Sec. 5: the trace maximisation (5) by turns, W by PCA and V by one gradient step."""
+"""Paper A, Sec. 5: the trace maximisation (5) in alternation, W by PCA and V by one gradient step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive
+from kontrast.checks import require_positive, require_whole
 from kontrast.data import Pairs, pair_matrix
 from kontrast.dynamics import contrastive_problem
-from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, Dot, Linear
 from kontrast.nets import MLP, Parameters
 from kontrast.pca.contrastive_pca import contrastive_pca, pair_features, start_of
@@ -19,12 +18,12 @@ from kontrast.pca.contrastive_pca import contrastive_pca, pair_features, start_o
 
 @dataclass(frozen=True, eq=False)
 class Alternation:
-    """A finished run. Row t of `losses` and `gaps` belongs to V after t updates, with W the PCA of its C̃."""
+    """A finished run. Row t of `losses` and `gaps` belongs to V after t updates, with W from the PCA of its C̃."""
 
     parameters: Parameters  # V after the last update, and its W
     losses: Tensor  # (n_updates + 1,), float64
     gaps: Tensor  # (n_updates + 1,), λ_Z − λ_(Z+1) of C̃
-    warnings: tuple[str, ...] = ()  # of the PCAs, each once
+    warnings: tuple[str, ...] = ()  # of all PCAs, each text once
 
 
 def alternating_pca(
@@ -49,11 +48,10 @@ def alternating_pca(
         delta: δ of (10); None is the dot product, (8).
         learning_rate: η of the hidden layers.
         n_updates: how often (a) and (b) are done; 0 is PCA of C̃(0) alone.
-        start: parameters to start from, of which W is not used; the net's own without.
+        start: parameters to start from (W is not used); by default the net's own.
     """
     require_positive(learning_rate=learning_rate)
-    if n_updates < 0:
-        raise InputError(f"n_updates must be 0 or more, got {n_updates}; 0 is PCA of the network at its start")
+    n_updates = require_whole("n_updates", n_updates, least=0)
     problem, S = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear())), pair_matrix(pairs)
     parameters = {name: p.detach().clone() for name, p in start_of(net, start).items()}
     hidden = [p.requires_grad_() for name, p in parameters.items() if name != "output"]

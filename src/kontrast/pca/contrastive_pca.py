@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_components, require_finite, require_floating, require_shape
 from kontrast.data import Pairs
 from kontrast.dynamics import Recorder, Snapshot, Trajectory, contrastive_problem, gradient_descent
 from kontrast.errors import InputError
@@ -22,8 +24,8 @@ from kontrast.losses import ContrastiveLoss, Cosine, Dot, Linear
 from kontrast.nets import MLP, Parameters, PureFunction, hidden_activations, parameters_of
 
 EXACT_BELOW = 4000  # min(m, M) up to which C is decomposed exactly; (3000, 8192) takes 4 s on two cores
-DENSE_POOL = 8192  # a pair matrix of no more rows may be filled up with zeros (512 MB) where that multiplies faster
-DENSE_SPEED = 64  # how many entries of a full matrix are multiplied in the time of one entry of a sparse one
+DENSE_POOL = 8192  # a pair matrix of up to so many rows may be made dense (512 MB) where that multiplies faster
+DENSE_SPEED = 64  # how many entries of a dense matrix are multiplied in the time of one entry of a sparse one
 STRIP = 1024  # rows of C(t) − C(0) held at a time where the difference is formed
 
 
@@ -40,9 +42,9 @@ def pair_features(
     r"""The rows Φ (m, M) whose products with `pair_matrix` make paper A's $C_V$: C_V = Φ^T S Φ.
 
     $\phi/\sqrt M$ for the dot product (`delta=None`; eq. (8)), or $\phi/(\|\phi\| + \sqrt M\,\delta)$, the normalised
-    similarity on the right of (9) (eq. (10)). It bounds the cosine from below only where it is not negative, unlike the
-    paper says (claim A.eq9). The factor 1/√M is that of (7), whatever the net's parametrisation. Differentiable in
-    `parameters`, also where every unit of a point is silent, φ = 0.
+    similarity on the right of (9) (eq. (10)). It bounds the cosine from below only where it is not negative, contrary
+    to the paper (claim A.eq9). The factor 1/√M is that of (7), whatever the net's parametrisation. Differentiable in
+    `parameters`, even at a point where every unit is silent, φ = 0.
     """
     phi = hidden_features(net, x, parameters)
     root = math.sqrt(net.width)
@@ -75,7 +77,7 @@ def contrastive_matrix(features: Tensor, S: Tensor) -> Tensor:
 
 
 def contrastive_drift(features: Tensor, features0: Tensor, S: Tensor) -> float:
-    r"""‖C(t) − C(0)‖_F of paper A, Lemma 16 and Fig. 4, for S symmetric or not, right for drifts of any size.
+    r"""‖C(t) − C(0)‖_F of paper A, Lemma 16 and Fig. 4, for S symmetric or not, exact for drifts of any size.
 
     With Δ = Φ_t − Φ_0 and the mean A = (Φ_t + Φ_0)/2 the difference is $\Delta^\top S A + A^\top S \Delta$, exactly, so
     two nearly equal matrices are never subtracted. For M > m its squared norm comes from the (m, m) products ΔΔ^T, AA^T
@@ -88,7 +90,7 @@ def contrastive_drift(features: Tensor, features0: Tensor, S: Tensor) -> float:
         raise InputError("features hold NaN or infinite values; look at the drift before training overflows")
     if 0.0 in sizes:  # nothing moved, or Φ_t = −Φ_0, which has the same C
         return 0.0
-    # Over their largest entries: the fourth powers below would leave the range of float32, or of tiny drifts.
+    # Divided by their largest entries: the fourth powers below would overflow in float32, or underflow for tiny drifts.
     delta, mean = delta / sizes[0], mean / sizes[1]
     m, M = delta.shape
     square = _squared_drift_by_products(delta, mean, S) if m < M else None
@@ -101,8 +103,7 @@ def contrastive_drift(features: Tensor, features0: Tensor, S: Tensor) -> float:
 class PCASolution:
     """The maximum of (5) for a fixed C: `frame` is W*, and −`values.sum()` the smallest loss that W can reach.
 
-    `gap` is λ_k − λ_(k+1) among all M eigenvalues, infinite only for k = M. `warnings` say where the answer is not
-    unique.
+    `gap` is λ_k − λ_(k+1) among all M eigenvalues, infinite only for k = M. `warnings` say if the answer is not unique.
     """
 
     frame: Tensor  # (M, k), orthonormal columns
@@ -114,10 +115,10 @@ class PCASolution:
 def contrastive_pca(features: Tensor, S: Tensor, n_components: int) -> PCASolution:
     r"""PCA of $\tilde C_V$ = (C + C^T)/2, C = Φ^T S Φ: the W that minimises the loss for fixed V (paper A, (5), (8)).
 
-    Exact for min(m, M) ≤ 4000: from C itself for M ≤ m, else from R S R^T (m, m) with Φ^T = Q R, whose eigenvalues,
-    with M − m zeros beside them, are those of C. Above, `linalg.top_eigenpairs` multiplies by Φ and S alone. The zeros
-    count among the largest eigenvalues as soon as fewer than k are positive; any directions orthogonal to the features
-    then serve as well as those returned, and a warning says so.
+    Exact for min(m, M) ≤ 4000: from C itself for M ≤ m, else from R S R^T (m, m) with Φ^T = Q R, whose eigenvalues
+    together with M − m zeros are those of C. Above, `linalg.top_eigenpairs` multiplies by Φ and S alone. The zeros
+    are among the largest eigenvalues as soon as fewer than k are positive; any directions orthogonal to the features
+    are then as good as those returned, and a warning says so.
 
     Args:
         features: Φ, (m, M), from `pair_features`.
@@ -127,9 +128,7 @@ def contrastive_pca(features: Tensor, S: Tensor, n_components: int) -> PCASoluti
     _require_match(S, features=features)
     features = features.detach()
     m, M = features.shape
-    k = n_components
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= M:
-        raise InputError(f"n_components must be a whole number from 1 to the width {M}, got {k!r}")
+    k = require_components(n_components, M)
     noise = _rounding(features, S)
     if min(m, M) > EXACT_BELOW:
         values, frame, error = _by_lanczos(features, S, k, noise)
@@ -164,37 +163,30 @@ def train_pca_network(
         learning_rate: η, of all layers.
         n_steps: the number of steps.
         freeze_hidden: hold V, and so C_V, at its start (Fig. 4, right). The features are then computed once.
-        start: the starting point, W with orthonormal columns; `orthonormal_start(net)` without.
+        start: the starting point, W with orthonormal columns; by default `orthonormal_start(net)`.
         record_at: the steps to record (default: the first and the last).
-        recorders: functions of the `Snapshot`, by name; it holds all parameters, frozen ones too.
+        recorders: functions of the `Snapshot`, by name; a snapshot holds all parameters, frozen ones too.
         keep_outputs: keep the outputs at the recorded steps.
     """
     problem = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear()))
     parameters = start_of(net, start)
-    if not freeze_hidden:
-        return gradient_descent(
-            pca_network(net, delta=delta),
-            parameters,
-            problem,
-            learning_rate=learning_rate,
-            n_steps=n_steps,
-            record_at=record_at,
-            recorders=recorders,
-            keep_outputs=keep_outputs,
-            orthonormal={"output"},
-        )
-    # Descent of W alone: hidden layers at rate 0 would cost a zero gradient of their size in every step.
-    features = pair_features(net, problem.inputs, delta=delta, parameters=parameters).detach()
-    run = gradient_descent(
-        lambda moving, _: features @ moving["output"],
-        {"output": parameters["output"]},
-        problem,
+    descent = partial(
+        gradient_descent,
+        problem=problem,
         learning_rate=learning_rate,
         n_steps=n_steps,
         record_at=record_at,
-        recorders={name: _with_frozen(recorder, parameters) for name, recorder in (recorders or {}).items()},
         keep_outputs=keep_outputs,
         orthonormal={"output"},
+    )
+    if not freeze_hidden:
+        return descent(pca_network(net, delta=delta), parameters, recorders=recorders)
+    # Descent of W alone: hidden layers at rate 0 would cost a zero gradient of their size at every step.
+    features = pair_features(net, problem.inputs, delta=delta, parameters=parameters).detach()
+    run = descent(
+        lambda moving, _: features @ moving["output"],
+        {"output": parameters["output"]},
+        recorders={name: _with_frozen(recorder, parameters) for name, recorder in (recorders or {}).items()},
     )
     frozen = {name: p.detach().clone() for name, p in parameters.items()}
     return replace(run, final_parameters={**frozen, **run.final_parameters})
@@ -203,14 +195,14 @@ def train_pca_network(
 def row_difference(a: Tensor, b: Tensor) -> float:
     """The mean over rows of ‖a_i − b_i‖/‖b_i‖: the "mean fractional difference" of paper A, Fig. 4 (right).
 
-    By rows, for an entry of b may well be 0 (claim A.fig1).
+    By rows, since single entries of b can be 0 (claim A.fig1).
     """
     if a.ndim != 2 or a.shape != b.shape or len(b) == 0:
         raise InputError(
             f"a and b must be representations (n, z) of the same points, got {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
-        raise InputError("a representation holds NaN or infinite values; compare before training overflows")
+    require_finite("a", a, "compare before training overflows")
+    require_finite("b", b, "compare before training overflows")
     size = b.detach().double().norm(dim=1)
     zero = (size == 0).nonzero().flatten().tolist()
     if zero:
@@ -222,13 +214,13 @@ def row_difference(a: Tensor, b: Tensor) -> float:
 
 
 def start_of(net: MLP, start: Mapping[str, Tensor] | None) -> Parameters:
-    """`start` in the net's order and checked to be its parameters, or `orthonormal_start(net)` without one."""
+    """`start`, checked and in the order of the net's parameters; by default `orthonormal_start(net)`."""
     if start is None:
         return orthonormal_start(net)
     own = {name: tuple(p.shape) for name, p in net.named_parameters()}
     given = {name: tuple(p.shape) for name, p in start.items()}
     if own != given:
-        raise InputError(f"start must hold the net's parameters {own}, got {given}; change orthonormal_start(net)")
+        raise InputError(f"start must hold the net's parameters {own}, got {given}; begin with orthonormal_start(net)")
     return {name: start[name] for name in own}
 
 
@@ -246,11 +238,8 @@ def _require_match(S: Tensor, **features: Tensor) -> None:
     if S.layout not in (torch.strided, torch.sparse_coo):
         raise InputError(f"S must be dense or sparse in COO layout, as pair_matrix gives it, got {S.layout}")
     for name, rows in features.items():
-        if rows.ndim != 2 or 0 in rows.shape or not rows.is_floating_point():
-            raise InputError(
-                f"{name} must be floating-point (m, M), not empty, got {rows.dtype} {tuple(rows.shape)}; "
-                f"use pair_features"
-            )
+        require_floating(name, rows, "use pair_features")
+        require_shape(name, rows, ("m", "M"), "use pair_features")
         if tuple(S.shape) != (len(rows), len(rows)) or S.dtype != rows.dtype:
             raise InputError(
                 f"S must be {rows.dtype} of shape {(len(rows), len(rows))}, over the points of {name}, got {S.dtype} "
@@ -258,19 +247,19 @@ def _require_match(S: Tensor, **features: Tensor) -> None:
             )
     shapes = {name: tuple(rows.shape) for name, rows in features.items()}
     if len(set(shapes.values())) > 1:
-        raise InputError(f"the features must share one shape, of one network, got {shapes}")
+        raise InputError(f"the features must have one shape, that of one network, got {shapes}")
 
 
 def _product(S: Tensor, block: Tensor) -> Tensor:
-    """S @ block, as a full product where S is so full that it is faster."""
+    """S @ block, as a dense product where S has so many entries that it is faster."""
     if S.layout != torch.strided and len(S) <= DENSE_POOL and DENSE_SPEED * S._nnz() > len(S) ** 2:
         S = S.to_dense()
-    # Rows of the block one after the other: the sparse product adds up whole rows.
+    # Contiguous rows: the sparse product adds up whole rows.
     return S @ (block if S.layout == torch.strided else block.contiguous())
 
 
 def _squared_drift_by_products(delta: Tensor, mean: Tensor, S: Tensor) -> float | None:
-    r"""‖Δ^T S A + A^T S Δ‖² from (m, m) products; None where its three terms cancel, as they do if C does not move.
+    r"""‖Δ^T S A + A^T S Δ‖² from (m, m) products; None where its three terms cancel, as when C does not move.
 
     The terms are tr(ΔΔ^T S AA^T S^T), tr(AA^T S ΔΔ^T S^T) and 2 tr(P S P S^T), P = ΔA^T.
     """
@@ -295,9 +284,9 @@ def _squared_drift_by_strips(delta: Tensor, mean: Tensor, S: Tensor) -> float:
 
 
 def _rounding(features: Tensor, S: Tensor) -> float:
-    """What rounding can make of an eigenvalue of C: a few eps of the bound max‖φ‖² Σ|S|.
+    """The rounding error of an eigenvalue of C: a few eps times the bound max‖φ‖² Σ|S|.
 
-    Not of |λ|max, which is far smaller where attraction and repulsion cancel (features with a large mean).
+    Not times |λ|max, which is far smaller where attraction and repulsion cancel (features with a large mean).
     """
     longest = float(features.square().sum(1).max())
     weights = float((S if S.layout == torch.strided else S.coalesce().values()).abs().sum())
@@ -309,7 +298,7 @@ def _rounding(features: Tensor, S: Tensor) -> float:
 def _require_nonzero(matrix: Tensor, noise: float) -> None:
     if float(matrix.norm()) <= noise:
         raise InputError(
-            "the contrastive matrix is zero to rounding: S is zero, or the features are zero or alike for all points; "
+            "the contrastive matrix is zero to rounding: S is zero, or the features are zero or equal at all points; "
             "pass features that differ between points"
         )
 
@@ -321,7 +310,7 @@ def _from_matrix(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Ten
 
 
 def _from_triangle(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tensor, Tensor]:
-    """For m < M: C = Q (R S R^T) Q^T, and Q, (M, M), kept as the reflections it is made of."""
+    """For m < M: C = Q (R S R^T) Q^T, with Q (M, M) kept as a product of reflections."""
     m, M = features.shape
     reflectors, tau = torch.geqrf(features.mT)
     R = reflectors[:m].triu()
@@ -337,7 +326,7 @@ def _from_triangle(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[T
 
 
 def _by_lanczos(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tensor, Tensor, float]:
-    """Also how far off the values may be, from the residuals."""
+    """The values, the vectors and, from the residuals, how far off the values may be."""
     M = features.shape[1]
     S = (S + S.mT) / 2
     S = S if S.layout == torch.strided else S.coalesce()
@@ -354,7 +343,8 @@ def _by_lanczos(features: Tensor, S: Tensor, k: int, noise: float) -> tuple[Tens
 def _gap_warnings(gap: float, noise: float, value: float, k: int) -> tuple[str, ...]:
     if gap > noise:
         return ()
-    fix = "lower n_components to the number of positive eigenvalues" if abs(value) <= noise else "change n_components"
+    zero = abs(value) <= noise
+    fix = "lower n_components to the number of positive eigenvalues" if zero else "change n_components"
     return (
         f"the eigengap is {gap:.2g}, zero to rounding ({noise:.1g}): the top-{k} subspace is not unique; "
         f"{fix}, or add pairs",

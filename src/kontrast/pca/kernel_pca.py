@@ -1,4 +1,4 @@
-r"""Contrastive PCA at infinite width (claim A.inf): through the kernel alone, exactly or by landmarks.
+r"""Contrastive PCA at infinite width (claim A.inf): from the kernel alone, exactly or by landmarks.
 
 $C = \Phi^\top S \Phi$ has the nonzero eigenpairs of S K, $K = \Phi\Phi^\top$: if $S K a = \lambda a$ then
 $w = \Phi^\top a$ has $C w = \lambda w$, and $f(x) = w^\top \varphi(x) = \sum_i a_i k(x_i, x)$. S K is self-adjoint in
@@ -18,21 +18,21 @@ from kontrast.kernels import KERNEL_TILE, Kernel
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
 from kontrast.pca.whitened import require_positive_values
 
-WHOLE_BELOW = 1000  # points up to which the kernel is decomposed whole
-# Residuals over the largest eigenvalue. Eigenvalues err by their squares over a gap: 1e-3 leaves 1e-6 of the largest.
+WHOLE_BELOW = 1000  # points up to which the whole kernel is decomposed
+# Residuals over the largest eigenvalue. Eigenvalues err by residual²/gap: 1e-3 leaves 1e-6 of the largest.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 MAX_STEPS = 60  # blocks; real data need 6 to 10
 
 
 class KernelFeatures:
-    """k(x, points), times a matrix where there is one: the features of a finite expansion in an infinite model."""
+    """k(x, points), times a matrix if there is one: the features of a finite expansion in an infinite model."""
 
     def __init__(self, kernel: Kernel, points: Tensor, mix: Tensor | None = None) -> None:
         self.kernel, self.points, self.mix = kernel, points, mix
 
     @property
     def n_features(self) -> int:
-        """One a point, or a column of the matrix."""
+        """One per point, or per column of the matrix."""
         return len(self.points) if self.mix is None else self.mix.shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -46,14 +46,13 @@ class KernelFeatures:
 def nystrom_features(kernel: Kernel, landmarks: Tensor) -> KernelFeatures:
     r"""Features $k(x, Z) K_{ZZ}^{-1/2}$ whose products are the kernel, exactly where x or y is a landmark of Z.
 
-    Elsewhere they are the products of projections onto the landmarks' span, so that
-    $k(x, x) - \|\varphi(x)\|^2 \ge 0$ is what the approximation leaves out. Directions of $K_{ZZ}$ below rounding are
-    dropped.
+    Elsewhere they are the products of projections onto the landmarks' span, so the approximation leaves out
+    $k(x, x) - \|\varphi(x)\|^2 \ge 0$. Directions of $K_{ZZ}$ below rounding are dropped.
     """
     values, vectors = torch.linalg.eigh(kernel(landmarks.double()))
     kept = values > torch.finfo(landmarks.dtype).eps * values[-1]
     if not bool(kept.any()):
-        raise InputError("the kernel is zero on the landmarks: are the samples all zero? give samples that vary")
+        raise InputError("the kernel is zero on the landmarks, as for samples of zeros; pass samples that vary")
     root = vectors[:, kept] * values[kept].rsqrt()
     return KernelFeatures(kernel, landmarks, root.flip(1).to(landmarks.dtype))
 
@@ -67,7 +66,7 @@ def kernel_contrastive_pca(
         K: the kernel over the pool, (m, m).
         S: the product of the symmetric pair matrix with blocks (m, b).
         n_components: k.
-        generator: draws the start of the iteration; seed 0 without.
+        generator: draws the start of the iteration; by default with seed 0.
 
     Raises:
         InputError: fewer than k eigenvalues are positive.
@@ -91,12 +90,12 @@ def kernel_contrastive_pca(
 
 
 def _rounding(K: Tensor) -> float:
-    """Of an eigenvalue of C, which is a difference of means of products of the size of k(x, x)."""
+    """The rounding of an eigenvalue of C, a difference of means of products of the size of k(x, x)."""
     return 4 * torch.finfo(K.dtype).eps * float(K.diagonal().mean())
 
 
 def _whole(K: Tensor, S: Callable[[Tensor], Tensor], k: int) -> tuple[Tensor, Tensor]:
-    """By features Φ = K^½, which stay exact where samples of few dimensions leave K singular to rounding."""
+    """The same from features Φ = K^½, exact even where samples of few dimensions make K singular to rounding."""
     values, U = torch.linalg.eigh(K.double())
     kept = values > len(K) * torch.finfo(K.dtype).eps * values[-1]
     root, U = values[kept].sqrt(), U[:, kept]

@@ -1,7 +1,7 @@
-r"""Moments of features over pairs and over views, batch by batch: the matrices of the closed forms in memory O(M²).
+r"""Moments of features over pairs and over views, batch by batch: the matrices of the closed forms in O(M²) memory.
 
-Products are taken in the features' own number type and added up in float64, so the sum over any number of batches is as
-exact as one product.
+Products are computed in the features' own number type and added up in float64, so a sum over many batches is as exact
+as one product.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from kontrast.checks import features_not_finite
+from kontrast.checks import features_not_finite, require_whole
 from kontrast.errors import InputError
 
 STRIP = 1024  # columns of a symmetric product at a time: what lies above its diagonal is never computed
@@ -22,21 +22,19 @@ class PairMoments:
     r"""$\tilde C$ of paper A, (8) and (10), over batches of pairs: attraction minus repulsion, symmetrised.
 
     $C = \frac1N \sum_n \varphi_n (\bar\varphi_n^+ - \bar\varphi_n^-)^\top$ with the means over an anchor's positives
-    and over its negatives. Without negatives they are the expectation over the other anchors,
-    $\bar\varphi_n^- = \frac{1}{N-1}\sum_{m \ne n} \varphi_m$, at no further product: what makes up for m = n joins the
-    positives.
+    and over its negatives. Without negatives, the expectation over the other anchors takes their place,
+    $\bar\varphi_n^- = \frac{1}{N-1}\sum_{m \ne n} \varphi_m$. It needs no further product: the sum runs over all m, and
+    the term m = n is added back with the positives.
     """
 
     def __init__(self, n_features: int, n_anchors: int, device: torch.device) -> None:
-        if n_anchors < 2:
-            raise InputError(f"pairs of at least 2 anchors are needed, got {n_anchors}")
-        self.n_anchors, self.n = n_anchors, 0
-        self.mean_square = 0.0  # of the anchors' features, once all have come: what the entries of C cancel from
+        self.n_anchors, self.n = require_whole("n_anchors", n_anchors, least=2), 0
+        self.mean_square = 0.0  # of the features of all anchors: the size of the terms that cancel in C
         self._product = torch.zeros(n_features, n_features, dtype=torch.float64, device=device)
         self._sum = torch.zeros(n_features, dtype=torch.float64, device=device)
 
     def update(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
-        """A batch of pairs: features (b, M) of anchors, and the means over their positives and over their negatives."""
+        """Add a batch: features (b, M) of anchors, and the means over their positives and over their negatives."""
         self.n += len(anchors)
         self.mean_square += float(anchors.square().sum(dtype=torch.float64)) / self.n_anchors
         if negatives is not None:
@@ -46,9 +44,9 @@ class PairMoments:
             self._sum += anchors.sum(0, dtype=torch.float64)
 
     def matrix(self) -> Tensor:
-        r"""$\tilde C$ (M, M) in float64, once all anchors have come."""
+        r"""$\tilde C$ (M, M) in float64, once all anchors were added."""
         if self.n != self.n_anchors:
-            raise InputError(f"{self.n} of {self.n_anchors} anchors have come; add the other batches first")
+            raise InputError(f"{self.n} of {self.n_anchors} anchors were added; add the other batches first")
         C = self._product - torch.outer(self._sum, self._sum) / (self.n_anchors - 1)  # the sum is 0 with negatives
         return (C + C.mT) / (2 * self.n_anchors)
 
@@ -56,8 +54,8 @@ class PairMoments:
 class ViewMoments:
     r"""Mean μ, covariance Σ and between-sample covariance B of features over v views of each sample (claim A.spec).
 
-    $\Sigma$ is over all views of all samples, G that of the means over a sample's views. Their difference is what views
-    do to a sample, short of the factor v/(v−1) that a variance from v draws lacks, so
+    $\Sigma$ is over all views of all samples, G that of the means over a sample's views. Their difference is the
+    variance due to views, up to the factor v/(v−1) of a variance from v draws, so
     $B = \Sigma - \frac{v}{v-1}(\Sigma - G) = (vG - \Sigma)/(v - 1)$: the covariance of two different views of a sample.
     """
 
@@ -70,10 +68,10 @@ class ViewMoments:
         self._shift: Tensor | None = None
 
     def update(self, views: Iterable[Tensor]) -> None:
-        """A batch of samples: features (b, M) of each of its v ≥ 2 views, of which one is held at a time."""
+        """Add a batch of samples: features (b, M) of each of its v ≥ 2 views, held one at a time."""
         n_views, total = 0, None
         for view in views:
-            if self._shift is None:  # near the mean, so that no large mean is squared and then subtracted
+            if self._shift is None:  # close to the mean, so that no large mean is squared and then subtracted
                 self._shift = view.mean(0)
             centered = view - self._shift
             self.resolution = max(self.resolution, torch.finfo(view.dtype).eps)
@@ -97,7 +95,7 @@ class ViewMoments:
         return self._sum / self.n + self._shift.double()
 
     def covariances(self) -> tuple[Tensor, Tensor]:
-        """Σ and B, (M, M) in float64; the moments themselves are kept, and more batches may follow."""
+        """Σ and B, (M, M) in float64; more batches may be added afterwards."""
         self._require_samples()
         v, center = self.n_views, self._sum / self.n
         square = torch.outer(center, center)
@@ -106,7 +104,7 @@ class ViewMoments:
         if not math.isfinite(variance + size):
             raise features_not_finite()
         if variance <= (16 * self.resolution) ** 2 * size:  # no more than the mean's rounding
-            raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
+            raise features_do_not_vary()
         of_means = mirrored(self._gram_of_means).div_(self.n).sub_(square)
         return covariance, of_means.mul_(v).sub_(covariance).div_(v - 1)
 
@@ -115,8 +113,13 @@ class ViewMoments:
             raise InputError(f"views of at least 2 samples are needed, got {self.n}")
 
 
+def features_do_not_vary() -> InputError:
+    """The error about features that are the same for all samples."""
+    return InputError("the features do not vary: they are the same for all samples; pass samples that differ")
+
+
 def add_gram(total: Tensor, rows: Tensor) -> None:
-    """Add Φ^T Φ to the lower triangle of `total`, which is all that `mirrored` reads, at half the cost of the whole."""
+    """Add Φ^T Φ to the lower triangle of `total`, which is all that `mirrored` reads, at half the cost."""
     for left in range(0, rows.shape[1], STRIP):
         columns = slice(left, left + STRIP)
         total[left:, columns] += rows[:, left:].mT @ rows[:, columns]

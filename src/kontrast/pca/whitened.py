@@ -15,21 +15,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import features_not_finite, is_number, require_whole
+from kontrast.checks import features_not_finite, require_components, require_finite_not_negative
 from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
+from kontrast.pca.moments import features_do_not_vary
 
 DIRECT_BELOW = 3000  # features up to which L⁻¹ B L⁻ᵀ is formed on a CPU; Lanczos solves with L instead, above
-NOISE = 1e-9  # an eigenvalue, of at most 1, that is not positive
-LANCZOS_TOLERANCE = 1e-7  # of eigenvalues in [0, 1]: far below what a sample of views settles
+NOISE = 1e-9  # eigenvalues, which are at most 1, count as not positive up to this
+LANCZOS_TOLERANCE = 1e-7  # of eigenvalues in [0, 1]: far below the error of a finite sample of views
 
 
 @dataclass(frozen=True, eq=False)
 class WhitenedPCA:
     r"""$B w_i = \lambda_i (\Sigma + \rho I) w_i$ with $W^\top(\Sigma + \rho I)W = I$, values descending.
 
-    λ is the share of an output's variance that two views of a sample have in common, 1 for outputs that views leave
-    alone; the ridge counts as variance that they do not share.
+    λ is the share of an output's variance that two views of a sample have in common, 1 for outputs that are the same
+    for all views; the ridge counts as variance that they do not share.
     """
 
     frame: Tensor  # (M, k)
@@ -56,8 +57,8 @@ def whitened_pca(
         between: B (M, M), the covariance of two views of a sample, from `ViewMoments`.
         covariance: Σ (M, M), of all views.
         n_components: k.
-        ridge: ρ as a share of the total variance Tr Σ, so that it means the same for features of every scale and, over
-            √M, every number.
+        ridge: ρ as a share of the total variance Tr Σ, so that it does not depend on the scale of the features and,
+            divided by √M, not on their number.
         resolution: the relative rounding of the features' products, `ViewMoments.resolution`; a covariance that is
             singular to it is refused.
         allow_fewer: leave out, instead of refusing, components whose eigenvalues are not positive.
@@ -67,12 +68,12 @@ def whitened_pca(
     """
     M = len(covariance)
     k = require_components(n_components, M)
-    require_ridge(ridge)
+    require_finite_not_negative(ridge=ridge)
     variance = float(covariance.diagonal().sum())
     if not math.isfinite(variance):
         raise features_not_finite()
     if not variance > 0:
-        raise InputError("the features do not vary: all samples look alike to them; give samples that differ")
+        raise features_do_not_vary()
     L = _cholesky(covariance, ridge * variance, variance, resolution)
     # B's rounding, 0.2 eps Tr Σ where few samples repeat, is divided by the smallest directions of Σ + ρI.
     noise = max(NOISE, 0.4 * resolution * variance / float(L.diagonal().square().min()))
@@ -89,30 +90,14 @@ def whitened_pca(
     return WhitenedPCA(fix_signs(frame), values, ridge * variance)
 
 
-def require_components(n_components: int, n_features: int, what: str = "features") -> int:
-    """The number of components, which must be a whole one and no more than there are features."""
-    k = require_whole("n_components", n_components)
-    if k > n_features:
-        raise TooManyComponentsError(
-            f"n_components={k}, but there are only {n_features} {what}; ask for at most {n_features}", n_features
-        )
-    return k
-
-
-def require_ridge(ridge: float) -> None:
-    """Refuse a ridge that is no number of at least 0."""
-    if not is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge must be a number of at least 0, a share of the total variance, got {ridge!r}")
-
-
 def require_positive_values(values: Tensor, k: int, *, noise: float, top_noise: float = 0.0) -> None:
     """Refuse components beyond the last positive eigenvalue: they would repel positives.
 
     Args:
         values: eigenvalues, descending.
         k: how many components were asked for.
-        noise: an eigenvalue that is not positive.
-        top_noise: the largest eigenvalue that features which do not vary have, from rounding alone.
+        noise: eigenvalues up to this count as not positive.
+        top_noise: the largest eigenvalue that rounding alone gives to features that do not vary.
     """
     n_positive = int((values > noise).sum()) if float(values[0]) > top_noise else 0
     if n_positive < k:
@@ -129,11 +114,11 @@ def _cholesky(covariance: Tensor, ridge: float, variance: float, resolution: flo
     regular.diagonal().add_(ridge)
     L: Tensor
     L, failed = torch.linalg.cholesky_ex(regular)
-    # A pivot that is only rounding, of the products or of the decomposition, passes for positive.
+    # A pivot that is only rounding, of the products or of the decomposition, may come out positive.
     if int(failed) or float(L.diagonal().square().min()) <= max(4 * resolution, 1e-13) * variance:
         fix = "pass a ridge above 0, such as 1e-5"
         if ridge > 0:
-            fix = f"a ridge of {ridge / variance:.1g} is below their rounding: pass 1e-6 or more, or dtype='float64'"
+            fix = f"a ridge of {ridge / variance:.1g} is below their rounding: use 1e-6 or more, or dtype='float64'"
         raise InputError(
             f"the covariance of the {len(covariance)} features is singular (more features than varied samples, or "
             f"features that repeat); {fix}"
