@@ -200,3 +200,19 @@ def in_words(given: Any) -> str:
 def features_not_finite() -> InputError:
     """What to say of features from which no moments can be taken."""
     return InputError("the features hold NaN, infinite or huge values; scale the samples, or look at the encoder")
+
+
+def require_fraction(**values: float) -> None:
+    """Refuse named values that are not numbers from 0 to below 1."""
+    for name, value in values.items():
+        if not is_number(value) or not 0 <= value < 1:
+            raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")
+
+
+def require_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    """Refuse a tensor of another dtype, or on another device, than `like`."""
+    if (tensor.dtype, tensor.device) != (like.dtype, like.device):
+        raise InputError(
+            f"{name} must be {like.dtype} on {like.device} like {like_name}, got {tensor.dtype} on {tensor.device}; "
+            f"use {name}.to({like_name})"
+        )

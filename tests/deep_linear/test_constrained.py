@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 
-from kontrast.deep_linear import ConstrainedOptimum, constrained_descent, constrained_optimum, scaled
+from kontrast.deep_linear import constrained_descent, constrained_optimum, scaled_loss
+from kontrast.deep_linear.constrained import ConstrainedOptimum
 from kontrast.dynamics import Trajectory
 from kontrast.errors import InputError
 from kontrast.linalg import frobenius_ball, operator_ball, orthonormality_error, random_frame
@@ -35,7 +36,7 @@ def norm(W: torch.Tensor) -> float:
 
 def loss_of(W1: torch.Tensor, W2: torch.Tensor, C: torch.Tensor, constraint: str) -> float:
     loss = trace_loss(W1, W2, C)
-    return float(scaled(torch.tensor(loss, dtype=torch.float64), W1, W2)) if constraint == "scaled" else loss
+    return float(scaled_loss(torch.tensor(loss, dtype=torch.float64), W1, W2)) if constraint == "scaled" else loss
 
 
 def feasible(W1: torch.Tensor, W2: torch.Tensor, constraint: str, c1: float = 1.0, c2: float = 1.0) -> bool:
@@ -239,7 +240,7 @@ def test_the_start_keeps_the_constraint_and_the_record_is_kept() -> None:
         ({"n_outputs": 4}, "n_outputs must be from 1 to the 3 dimensions of C, got 4"),
         ({"n_outputs": 0}, "n_outputs must be a whole number"),
         ({"width": 0}, "width must be a whole number"),
-        ({"width": 2}, "at width h = 2; the least width is 3"),
+        ({"width": 2}, "at width h = 2; pass a width of at least 3"),
         (
             {"constraint": "ortho"},
             "constraint must be one of scaled, operator, product, orthonormal, frobenius, got 'ortho'",
@@ -249,11 +250,14 @@ def test_the_start_keeps_the_constraint_and_the_record_is_kept() -> None:
         ({"bounds": (1.0,)}, "bounds must be two numbers"),
         ({"bounds": 2.0, "constraint": "operator"}, r"bounds must be two numbers.*got 2.0; pass a pair such as"),
         ({"bounds": ("1", "2"), "constraint": "operator"}, r"bounds\[0\] must be a positive number"),
-        ({"bounds": (1e200, 1e200), "constraint": "operator"}, r"bounds \(1e\+200, 1e\+200\) .* beyond what"),
-        ({"bounds": (1e-200, 1e-200), "constraint": "frobenius"}, "take bounds nearer to 1"),
-        ({"bounds": (1e40, 1.0), "constraint": "operator", "C": -torch.eye(3)}, "what torch.float32 or float64 holds"),
+        ({"bounds": (1e200, 1e200), "constraint": "operator"}, r"bounds \(1e\+200, 1e\+200\) .* beyond the range"),
+        ({"bounds": (1e-200, 1e-200), "constraint": "frobenius"}, "take bounds closer to 1"),
+        (
+            {"bounds": (1e40, 1.0), "constraint": "operator", "C": -torch.eye(3)},
+            "the range of torch.float32 or float64",
+        ),
         ({"bounds": (1e100, 1.0), "constraint": "operator", "C": -1e200 * torch.eye(3).double()}, "or divide C"),
-        ({"C": -1e308 * torch.eye(3).double()}, r"C of entries up to 1e\+308"),
+        ({"C": -1e308 * torch.eye(3).double()}, r"C with entries up to 1e\+308"),
         ({"constraint": "scaled", "C": torch.eye(3).double()}, "no negative eigenvalue, which Prop. 3 assumes"),
     ],
 )
@@ -274,7 +278,7 @@ def test_extreme_bounds_that_floats_hold_are_taken() -> None:
 @pytest.mark.parametrize("given", [None, 0])
 def test_what_is_no_generator_is_refused(given: object) -> None:
     options = {"width": 5, "constraint": "operator", "learning_rate": 0.1, "n_steps": 5, "generator": given}
-    with pytest.raises(InputError, match=r"generator must be a torch.Generator, got .*; pass torch.Generator\(\)"):
+    with pytest.raises(InputError, match=r"generator must be a torch.Generator, got .*; use torch.Generator\(\)"):
         constrained_descent(-torch.eye(3).double(), 2, **options)  # type: ignore[arg-type]
 
 

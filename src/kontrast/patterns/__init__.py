@@ -23,7 +23,7 @@ from kontrast.patterns.contrastive_covariance import (
     gaussian_features,
     pair_laplacian,
 )
-from kontrast.patterns.gated import BatchNormalized, GatedCovariance
+from kontrast.patterns.gated_covariance import BatchNormalized, GatedCovariance
 from kontrast.patterns.homogeneous import Homogeneous, homogeneous_from
 from kontrast.patterns.importance import (
     GaussianImportance,
@@ -38,7 +38,7 @@ from kontrast.patterns.importance import (
     importance_from,
     require_importance,
 )
-from kontrast.patterns.latent import (
+from kontrast.patterns.latent_models import (
     THRESHOLD_Q,
     LatentCategorical,
     LatentSummation,

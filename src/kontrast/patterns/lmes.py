@@ -33,7 +33,7 @@ from kontrast.checks import in_words, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.linalg import fix_signs
 from kontrast.patterns.contrastive_covariance import Importance, PairLaplacian
-from kontrast.patterns.gated import ActivationLike, GatedCovariance, ImportanceOf
+from kontrast.patterns.gated_covariance import ActivationLike, GatedCovariance, ImportanceOf
 from kontrast.patterns.one_layer import Ending, FilterRun, power_iteration
 from kontrast.patterns.settling import REST, Limit, orthogonal_to, residual_at, resting, rounds_for, settled
 from kontrast.progress import Advance, progress_bar

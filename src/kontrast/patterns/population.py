@@ -24,7 +24,7 @@ from torch import Tensor
 from kontrast.checks import is_number
 from kontrast.errors import InputError
 from kontrast.patterns.homogeneous import homogeneous_from
-from kontrast.patterns.latent import LatentCategorical, LatentSummation, require_probabilities
+from kontrast.patterns.latent_models import LatentCategorical, LatentSummation, require_probabilities
 
 GATE_TOLERANCE = 1e-9  # without noise, of the largest mean: a gate opened by round-off is an error of order 1
 _BLOCK = 2**22  # numbers in one (weights, states) table

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from kontrast.patterns.gated import GatedCovariance
+from kontrast.patterns.gated_covariance import GatedCovariance
 
 REST = 1e3  # roundings up to which a residual is 0
 HELD_ROUNDS = 40  # of an α that depends on w, held meanwhile
