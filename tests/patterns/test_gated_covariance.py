@@ -21,10 +21,10 @@ from kontrast.patterns import (
     OneLayerField,
     PairLaplacian,
     SpectralImportance,
-    homogeneous_from,
     orthonormal_patterns,
     power_iteration,
 )
+from kontrast.patterns.homogeneous import homogeneous_from
 from tests.cases import DTYPES, TOLERANCE, generator, randn
 from tests.reference import one_layer as reference
 
@@ -270,7 +270,7 @@ REFUSED = {
     "a covariance that is none": (lambda: BatchNormalized(X), "GatedCovariance"),
     "coupled filters to normalise": (
         lambda: BatchNormalized(GatedCovariance(X, importance="gaussian", importance_of="outputs")),
-        "all outputs",
+        "importance_of='outputs'",
     ),
 }
 

@@ -373,7 +373,7 @@ REFUSED = {
     "starts of other samples": (lambda: find_lmes(X, starts=torch.ones(1, 4).double()), "starts"),
     "starts at 0": (lambda: find_lmes(X, starts=torch.zeros(1, 3).double()), "direction"),
     "no starts": (lambda: find_lmes(X, n_starts=0, generator=G), "n_starts"),
-    "no steps": (lambda: find_lmes(X, max_steps=0, generator=G), "n_steps"),
+    "no steps": (lambda: find_lmes(X, max_steps=0, generator=G), "max_steps"),
     "no tolerance": (lambda: find_lmes(X, tolerance=0.0, generator=G), "tolerance"),
     "a distance of 0": (lambda: find_lmes(X, distinct=0, generator=G), "distinct"),
     "filters that are an array": (lambda: find_lmes(X, generator=G, n_starts=2).match(np.ones((1, 3))), "filters"),

@@ -243,7 +243,7 @@ def test_the_flow_of_samples_ends_where_gates_chatter_and_says_so() -> None:
     assert none.weights.shape == (0, 1, 6)
 
 
-def test_a_flow_that_n_steps_would_not_finish_does_not_take_them_all() -> None:
+def test_a_flow_that_max_steps_would_not_finish_does_not_take_them_all() -> None:
     calls = 0
 
     def turning(w: Tensor) -> Tensor:
@@ -270,8 +270,8 @@ REFUSED = {
     "a start of NaN": (lambda: power_iteration(FIELD, ONES / 0 * 0), "direction"),
     "starts of other samples": (lambda: power_iteration(FIELD, torch.ones(1, 3).double()), "weights"),
     "starts of another type": (lambda: power_iteration(FIELD, torch.ones(1, 2)), "float64"),
-    "no steps": (lambda: power_iteration(FIELD, ONES, max_steps=0), "n_steps"),
-    "half a step": (lambda: power_iteration(FIELD, ONES, max_steps=0.5), "n_steps"),
+    "no steps": (lambda: power_iteration(FIELD, ONES, max_steps=0), "max_steps"),
+    "half a step": (lambda: power_iteration(FIELD, ONES, max_steps=0.5), "max_steps"),
     "no tolerance": (lambda: power_iteration(FIELD, ONES, tolerance=0), "tolerance"),
     "a negative shift": (lambda: power_iteration(FIELD, ONES, shift=-1), "shift"),
     "an infinite largest shift": (lambda: power_iteration(FIELD, ONES, largest_shift=math.inf), "largest_shift"),
@@ -282,7 +282,7 @@ REFUSED = {
     "no times": (lambda: one_layer_flow(FIELD, ONES, times=[]), "times"),
     "a flow from 0": (lambda: one_layer_flow(FIELD, 0 * ONES, times=[1]), "direction"),
     "a flow without tolerance": (lambda: one_layer_flow(FIELD, ONES, times=[1], tolerance=0), "tolerance"),
-    "a flow without steps": (lambda: one_layer_flow(FIELD, ONES, times=[1], max_steps=0), "n_steps"),
+    "a flow without steps": (lambda: one_layer_flow(FIELD, ONES, times=[1], max_steps=0), "max_steps"),
     "a flow that overflows": (lambda: one_layer_flow(Stub(lambda w: w / 0), ONES, times=[1]), "not finite"),
 }
 
