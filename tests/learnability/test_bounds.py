@@ -24,13 +24,13 @@ from kontrast.learnability import (
     gronwall,
     gronwall_at_new_point,
     jacobian_at,
-    jacobian_on_ball,
     linearization_constants,
     required_width,
     taylor_remainder,
     theorem_b2,
     theorem_b3,
 )
+from kontrast.learnability.bounds import jacobian_on_ball
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function, slopes_of
 from tests.cases import generator, randn
 
@@ -368,7 +368,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: constants(net(8), randn(4, 3), randn(4)), "targets"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1).numpy()), "targets"),  # type: ignore[arg-type]
     (lambda: constants(net(8), randn(4, 3), torch.zeros(4, 1, dtype=torch.long)), "targets"),
-    (lambda: constants(net(8), randn(4, 3).numpy(), randn(4, 1)), "float tensor"),  # type: ignore[arg-type]
+    (lambda: constants(net(8), randn(4, 3).numpy(), randn(4, 1)), "x must be a tensor of floating-point numbers"),  # type: ignore[arg-type]
     (lambda: constants(net(8), randn(4, 3) * math.nan, randn(4, 1)), "NaN"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1) * math.nan), "NaN"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1), -0.1), "learning_rate"),

@@ -117,7 +117,7 @@ def test_strips_of_the_cross_kernel_do_not_matter_and_are_small(monkeypatch: pyt
 
     fit = kernel_regression(kernel, x, y, ridge=0.1)
     whole, posterior = fit.predict(new), fit.posterior(new)
-    monkeypatch.setattr(regression, "TILE", {"cpu": 100})
+    monkeypatch.setattr(regression, "KERNEL_TILE", {"cpu": 100})
     widest = 0
     close(fit.predict(new), whole, 1e-13)
     assert widest == 3
@@ -192,13 +192,13 @@ def test_too_few_steps_are_an_error() -> None:
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"x": X.numpy()}, r"x must be samples.*got ndarray; convert it with torch.tensor"),
+        ({"x": X.numpy()}, r"x must be samples.*got ndarray; convert it with torch.as_tensor"),
         ({"x": X.long()}, r"x must be samples.*got torch.int64"),
         ({"x": X[:, 0]}, r"x must be samples \(n, …\).*got torch.float64 \(6,\)"),
         ({"x": X / 0}, r"x holds NaN or infinite"),
-        ({"targets": Y.numpy()}, r"targets must be a tensor, got ndarray"),
-        ({"targets": torch.arange(6)}, r"got torch.int64 \(6,\); of class labels pass one column a class.*one_hot"),
-        ({"targets": Y[:5]}, r"targets must be \(6,\) or \(6, c\), a row for each sample, got \(5,\)"),
+        ({"targets": Y.numpy()}, r"targets must be a tensor of floating-point numbers, got ndarray"),
+        ({"targets": torch.arange(6)}, r"got torch.int64 \(6,\); for class labels pass .*one_hot"),
+        ({"targets": Y[:5]}, r"targets must have shape \(6,\) or \(6, c\), one row per sample, got \(5,\)"),
         ({"targets": Y[:, None, None]}, r"got \(6, 1, 1\)"),
         ({"targets": Y[:, None][:, :0]}, r"got \(6, 0\)"),
         ({"targets": Y / 0}, r"targets hold NaN or infinite"),
@@ -206,10 +206,10 @@ def test_too_few_steps_are_an_error() -> None:
         ({"ridge": math.nan}, r"ridge must be a number of 0 or more, got nan"),
         ({"ridge": math.inf}, r"ridge must be a finite number of at least 0, got inf"),
         ({"ridge": "a"}, r"ridge must be a number of 0 or more, got 'a'"),
-        ({"kernel": X}, r"kernel must be a Kernel or a function k\(x, y\), got torch.float64 \(6, 3\)"),
+        ({"kernel": X}, r"kernel must be a function, got torch.float64 \(6, 3\); pass a Kernel"),
         ({"kernel": lambda a, b: a}, r"kernel must return \(6, 6\) floats"),
         ({"kernel": lambda a, b: (a @ b.mT).numpy()}, r"kernel must return \(6, 6\) floats"),
-        ({"kernel": lambda a, b: a @ b.mT / 0}, r"the kernel holds NaN or infinite"),
+        ({"kernel": lambda a, b: a @ b.mT / 0}, r"the kernel matrix holds NaN or infinite"),
         ({"rank": 0}, r"rank must be a whole number of at least 1"),
         ({"max_steps": 0.5}, r"max_steps must be a whole number"),
         ({"exact_below": "all"}, r"exact_below must be a whole number"),
