@@ -166,7 +166,7 @@ def test_number_types_are_kept_and_rounding_is_no_negative_eigenvalue(dtype: tor
 
 
 def descend(constraint: str, C: torch.Tensor, z: int, h: int, seed: int, **options: object) -> Trajectory:
-    rate, n_steps = (0.05, 1000) if constraint == "scaled" else (0.2, 500)
+    rate, n_steps = (0.05, 1000) if constraint == "scaled" else (0.2, 300)
     return constrained_descent(
         C,
         z,
@@ -180,7 +180,7 @@ def descend(constraint: str, C: torch.Tensor, z: int, h: int, seed: int, **optio
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize(("n_negative", "z", "seed"), [(1, 3, 0), (2, 3, 1), (3, 2, 2)])
+@pytest.mark.parametrize(("n_negative", "z", "seed"), [(1, 3, 0), (3, 2, 2)])
 def test_descent_reaches_the_closed_form(constraint: str, n_negative: int, z: int, seed: int) -> None:
     C, h = a_matrix(n_negative, seed), D + z
     best = constrained_optimum(C, z, width=h, constraint=constraint)  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_descent_reaches_the_closed_form(constraint: str, n_negative: int, z: in
     assert int((torch.linalg.svdvals(run.final_outputs) > 0.1).sum()) == best.rank
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_at_width_d_orthonormal_descent_is_worse_by_what_the_closed_form_says(seed: int) -> None:
     C, z = a_matrix(1, seed), 2
     best = constrained_optimum(C, z, width=D, constraint="orthonormal")

@@ -142,12 +142,12 @@ def test_the_expectation_is_the_mean_over_all_negatives(n: int, seed: int, shrun
 def test_the_mean_of_many_draws_tends_to_the_expectation(negatives: int) -> None:
     x, g = randn(12, 3) + 1, generator(1)
     draws = torch.stack(
-        [data_matrix(make_pairs(x, views=GaussianNoise(0.5), negatives=negatives, generator=g)) for _ in range(1500)]
+        [data_matrix(make_pairs(x, views=GaussianNoise(0.5), negatives=negatives, generator=g)) for _ in range(500)]
     )
     expected = expected_data_matrix(x, contrastive=negatives > 0)
-    error = draws.std(0) / 1500**0.5
+    error = draws.std(0) / 500**0.5
     assert ((draws.mean(0) - expected).abs() < 4.5 * error).all()
-    assert (expected.abs() > 10 * error).any()  # the errors are small enough to tell
+    assert (expected.abs() > 6 * error).any()  # the errors are small enough to tell
 
 
 def test_bad_input_is_refused() -> None:

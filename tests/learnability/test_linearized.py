@@ -313,7 +313,7 @@ def test_a_first_layer_may_work_in_place() -> None:
 
 @pytest.mark.parametrize("x", [NEW[:, :2], NEW[0], torch.full_like(NEW, math.nan)], ids=["narrow", "one row", "nan"])
 def test_new_inputs_must_be_like_those_of_training(x: torch.Tensor) -> None:
-    with pytest.raises(InputError, match="like the training inputs|x holds NaN"):
+    with pytest.raises(InputError, match=r"like the training inputs|x holds NaN"):
         linearized_mse(network(), X, Y).predict(x, 1.0)
 
 

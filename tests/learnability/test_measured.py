@@ -25,7 +25,7 @@ def kernel(seed: int, size: int = M) -> torch.Tensor:
 
 
 @given(seed=seeds, n=integers(1, 4), ridge=floats(0, 1))
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_drawn_training_sets_average_to_all_of_them(seed: int, n: int, ridge: float) -> None:
     K, f = kernel(seed, 7), randn(7, seed=seed)
     share, error = reference.over_all_training_sets(K, f, n, ridge)
