@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from scipy.sparse import csr_matrix
 
@@ -16,6 +16,7 @@ from tests.cases import generator, randn
 from tests.reference import ssl as reference
 
 
+@settings(max_examples=12)
 @given(k=integers(1, 6), seed=integers(0, 2**16), scale=floats(1e-6, 1e6))
 def test_k_equal_directions_have_rank_k(k: int, seed: int, scale: float) -> None:
     U, V = (random_frame(n, k, generator=generator(seed + i)) for i, n in enumerate((20, 8)))
@@ -95,6 +96,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert float((found - expected).norm() / expected.norm()) < 1e-8
 
 
+@settings(max_examples=12)
 @given(seed=integers(0, 2**16), d=integers(2, 5), z=integers(1, 4), scale=floats(0.1, 2.0))
 def test_a_linear_model_is_the_matrix_exponential(seed: int, d: int, z: int, scale: float) -> None:
     C, weights = scale * symmetric(d, seed), randn(z, d, seed=seed + 1)
@@ -105,6 +107,7 @@ def test_a_linear_model_is_the_matrix_exponential(seed: int, d: int, z: int, sca
     torch.testing.assert_close(found.eigenvalues, torch.linalg.eigvalsh(C))
 
 
+@settings(max_examples=12)
 @given(seed=integers(0, 2**16), r=integers(1, 4), z=integers(1, 3))
 def test_a_projected_model_is_its_own_flow(seed: int, r: int, z: int) -> None:
     """Also with more projections than outputs, which AA^T then has zeros for."""
@@ -115,6 +118,7 @@ def test_a_projected_model_is_its_own_flow(seed: int, r: int, z: int) -> None:
     close(found[1].mT, reference.projected_weights_flow(C, weights, A, 0.9))
 
 
+@settings(max_examples=12)
 @given(seed=integers(0, 2**16), rank=integers(1, 6), z=integers(1, 3), sparse=booleans())
 def test_a_kernel_model_is_the_matrix_exponential(seed: int, rank: int, z: int, sparse: bool) -> None:
     """Starts are outside the range of K, unless it has full rank."""

@@ -166,7 +166,7 @@ def test_number_types_are_kept_and_rounding_is_no_negative_eigenvalue(dtype: tor
 
 
 def descend(constraint: str, C: torch.Tensor, z: int, h: int, seed: int, **options: object) -> Trajectory:
-    rate, n_steps = (0.05, 1000) if constraint == "scaled" else (0.2, 300)
+    rate, n_steps = (0.05, 800) if constraint == "scaled" else (0.2, 300)
     return constrained_descent(
         C,
         z,

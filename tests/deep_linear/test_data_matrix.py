@@ -171,7 +171,7 @@ def test_bad_input_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             data_matrix(broken, **options)
-    with pytest.raises(InputError, match="pairs must be Pairs, got torch.float64"):
+    with pytest.raises(InputError, match=r"pairs must be Pairs, got torch.float64"):
         pair_weights(randn(3, 2))
 
 

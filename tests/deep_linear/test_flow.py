@@ -87,7 +87,7 @@ def linear_net(d: int = 6, width: int = 12, z: int = 2, *, depth: int = 1, seed:
 # The laws
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(**CASE, extra=integers(0, 3), scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_outputs_follow_the_flow_of_the_weights(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, extra: int, scale: float
@@ -132,7 +132,7 @@ def test_the_laws_by_name() -> None:
 # Exact solutions
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(**CASE, scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_exact_solutions_agree_with_the_equation(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, scale: float
@@ -149,7 +149,7 @@ def test_exact_solutions_agree_with_the_equation(
         np.testing.assert_allclose(exact.q.numpy(), expected, rtol=0, atol=1e-8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -193,7 +193,7 @@ def test_the_rotation_of_exact_oja_tends_to_the_true_one_at_second_order(seed: i
     assert fit_power_law(n_times, errors).exponent == pytest.approx(-2, abs=0.05)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -231,7 +231,7 @@ def test_singular_values_of_one_are_seen_through_rounding(flow: str, z: int, dty
     assert float(flowed.losses[-1]) >= z
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=integers(0, 2**16), flow=sampled_from(FLOWS), z=integers(1, 2), exponent=integers(1, 30))
 def test_tiny_starts_grow_exactly(seed: int, flow: str, z: int, exponent: int) -> None:
     """A start of size s reaches at time t what one of size 1e-3 reaches later by log(1e-3/s)/α|λ|: the law is linear
@@ -258,7 +258,7 @@ def test_the_smallest_numbers_are_no_zeros(flow: str) -> None:
     assert q[1, :, 0].tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(**CASE, scale=sampled_from([1e-6, 1.0, 1e6]), width=integers(0, 3))
 def test_exact_solutions_at_very_long_times(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, scale: float, width: int
@@ -326,7 +326,7 @@ def test_only_the_product_of_data_and_time_matters(flow: str, z: int, scale: flo
     torch.testing.assert_close(projectors(two), projectors(one), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(**CASE, split=floats(0.01, 0.99))
 def test_to_one_time_and_on_is_to_the_sum(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, split: float
@@ -338,7 +338,7 @@ def test_to_one_time_and_on_is_to_the_sum(
     torch.testing.assert_close(projectors(rest.maps[0]), projectors(whole.maps[1]), rtol=0, atol=1e-8)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(**CASE)
 def test_rotations_of_data_and_outputs_pass_through(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str
@@ -352,7 +352,7 @@ def test_rotations_of_data_and_outputs_pass_through(
     torch.testing.assert_close(rotated, turn @ plain @ R, rtol=0, atol=1e-8)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(**CASE, extra=integers(0, 3))
 def test_singular_values_stay_below_one_and_the_loss_never_rises(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, extra: int
@@ -369,7 +369,7 @@ def test_singular_values_stay_below_one_and_the_loss_never_rises(
     assert (flowed.losses.diff() <= 1e-9).all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -504,8 +504,7 @@ def training_error(net: MLP, C: Tensor, rate: float, flow: str, *, steps: object
     return float((run.outputs - expected).abs().max())
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize(("flow", "depth"), [("grassmann", 3), ("polar", 1), ("polar", 3), ("oja", 3)])
 def test_trained_networks_follow_their_flow_at_first_order(flow: str, depth: int) -> None:
     net, C = linear_net(depth=depth), matrix(spectrum(6, "mixed", 4), 4)
     rates = [0.01, 0.005, 0.0025]
@@ -516,9 +515,9 @@ def test_trained_networks_follow_their_flow_at_first_order(flow: str, depth: int
 @pytest.mark.parametrize("flow", FLOWS)
 def test_trained_networks_are_close_to_their_flow_alone(flow: str) -> None:
     net, C = linear_net(depth=2), matrix(spectrum(6, "mixed", 4), 4)
-    assert training_error(net, C, 1e-3, flow) <= 2e-3
+    own = training_error(net, C, 0.01, flow)
+    assert training_error(net, C, 2e-3, flow) <= 4e-3
     for other in set(FLOWS) - {flow}:
-        own = training_error(net, C, 0.01, flow)
         start = net(torch.eye(6, dtype=torch.float64))
         apart = [deep_linear_flow(C, start, times=[0.5], flow=f, depth=2, method="dop853").q for f in (flow, other)]
         assert float((apart[0] - apart[1]).abs().max()) > 3 * own  # so that following one is not following another
@@ -530,12 +529,12 @@ def test_the_qr_factor_of_a_raw_step_follows_none() -> None:
 
     net, C = linear_net(depth=2), matrix(spectrum(6, "mixed", 4), 4)
     for flow in FLOWS:
-        coarse, fine = (training_error(net, C, rate, flow, steps=raw) for rate in (0.005, 0.0025))
+        coarse, fine = (training_error(net, C, rate, flow, steps=raw) for rate in (0.01, 0.005))
         assert fine > 2e-2
         assert fine == pytest.approx(coarse, rel=0.2)  # a smaller rate does not help
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=integers(0, 2**16), flow=sampled_from(FLOWS), depth=integers(1, 3), rate=floats(1e-3, 0.3))
 def test_layers_stay_orthonormal_and_the_net_is_not_changed(seed: int, flow: str, depth: int, rate: float) -> None:
     net, C = linear_net(4, 6, 2, depth=depth, seed=seed), matrix(spectrum(4, "mixed", seed), seed)
@@ -570,7 +569,7 @@ def test_training_reaches_the_optimum_and_stops() -> None:
 def test_float32_networks_train_and_stay_orthonormal() -> None:
     net, C = linear_net(dtype=torch.float32), matrix(spectrum(6, "mixed", 4), 4).float()
     for flow in FLOWS:
-        run = train_deep_linear(net, C, flow=flow, learning_rate=0.05, n_steps=300)
+        run = train_deep_linear(net, C, flow=flow, learning_rate=0.05, n_steps=150)
         assert run.final_outputs.dtype == torch.float32
         assert max(orthonormality_error(W) for W in run.final_parameters.values()) < 3e-6
 

@@ -277,7 +277,7 @@ def test_gronwall_says_nothing_once_the_drift_reaches_the_smallest_eigenvalue() 
 
 
 @given(decay=floats(0.1, 2), share=floats(0.01, 0.9), cross=floats(0, 3), cross_drift=floats(0, 1))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_at_a_new_point_the_bound_is_met_by_a_constant_drift(
     decay: float, share: float, cross: float, cross_drift: float
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 from torch import Tensor
 
@@ -189,6 +189,7 @@ def test_levels_and_zonal_polynomials_add_up_to_the_kernel(seed: int, d: int) ->
     assert found.remainder <= noise
 
 
+@settings(max_examples=12)
 @given(d=integers(2, 12), n_degrees=integers(1, 12))
 def test_what_fewer_degrees_leave_out_is_the_remainder(d: int, n_degrees: int) -> None:
     kernel = KERNELS["ntk"]

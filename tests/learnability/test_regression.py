@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import Tensor
 
@@ -34,6 +34,7 @@ def close(ours: Tensor, expected: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("exact_below", [EXACT, ITERATIVE])
 @pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=12)
 @given(
     seed=integers(0, 2**10),
     n=integers(2, 15),
@@ -74,6 +75,7 @@ def test_without_ridge_it_goes_through_its_targets(exact_below: int, dtype: torc
     assert float(fit.posterior(x).variance.max()) < 10 * LOOSE[dtype] * float(KERNELS[0].diagonal(x).max())
 
 
+@settings(max_examples=12)
 @given(seed=integers(0, 2**10), a=floats(-3, 3), exact_below=sampled_from([EXACT, ITERATIVE]))
 def test_weights_are_linear_in_the_targets(seed: int, a: float, exact_below: int) -> None:
     x, y, z = randn(20, 3, seed=seed), randn(20, seed=seed + 1), randn(20, seed=seed + 2)

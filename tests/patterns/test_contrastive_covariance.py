@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor
 
@@ -81,6 +81,7 @@ def case(kind: str, n: int, seed: int, *, memory: float | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12)
 @given(**SIZES, views=booleans())
 def test_it_is_the_double_loop(kind: str, n: int, seed: int, views: bool) -> None:
     a, b = randn(n, 3, seed=seed), randn(n, 2, seed=seed + 1)
@@ -99,6 +100,7 @@ def test_it_is_the_double_loop(kind: str, n: int, seed: int, views: bool) -> Non
     assert relative(found, expected, terms) < 1e-12
 
 
+@settings(max_examples=12)
 @given(**SIZES, kind=sampled_from(KINDS))
 def test_the_laplacian_is_what_it_is_called(n: int, seed: int, kind: str) -> None:
     laplacian, alpha, pull = case(kind, n, seed)
@@ -232,6 +234,7 @@ def test_kernel_structure_gives_adjusted_variances(n: int, seed: int, m: int, dt
     torch.testing.assert_close(found, contrastive_covariance(a, importance=phi @ phi.mT), **TOLERANCE[dtype])
 
 
+@settings(max_examples=12)
 @given(n=integers(1, 6), seed=integers(0, 2**16), z=integers(1, 3), order=integers(0, 6), tau=floats(0.5, 4))
 def test_gaussian_features_are_those_of_the_kernel_and_know_their_error(
     n: int, seed: int, z: int, order: int, tau: float

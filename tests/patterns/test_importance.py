@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor
 
@@ -75,12 +75,14 @@ def gradients(rule: ImportanceRule, n: int, seed: int, *, views: bool) -> tuple[
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@settings(max_examples=10)
 @given(n=integers(2, 9), seed=integers(0, 2**16), views=booleans())
 def test_the_loss_has_the_gradient_of_the_energy(rule: ImportanceRule, n: int, seed: int, views: bool) -> None:
     loss, energy = gradients(rule, n, seed, views=views)
     torch.testing.assert_close(loss, energy, rtol=1e-10, atol=1e-10 * float(energy.norm()) + 1e-13)
 
 
+@settings(max_examples=10)
 @given(n=integers(2, 9), seed=integers(0, 2**16), tau=TAU, epsilon=floats(0, 10), margin=floats(0, 5))
 def test_it_has_at_any_temperature_and_margin(n: int, seed: int, tau: float, epsilon: float, margin: float) -> None:
     for rule in (
@@ -93,6 +95,7 @@ def test_it_has_at_any_temperature_and_margin(n: int, seed: int, tau: float, eps
         torch.testing.assert_close(loss, energy, rtol=1e-10, atol=1e-10 * float(energy.norm()) + 1e-13)
 
 
+@settings(max_examples=10)
 @given(n=integers(2, 7), seed=integers(0, 2**16), tau=floats(0.2, 5), epsilon=floats(0, 3), margin=floats(0, 3))
 def test_alpha_is_as_the_formulas_say(n: int, seed: int, tau: float, epsilon: float, margin: float) -> None:
     for rule, expected in (
@@ -124,6 +127,7 @@ def test_losses_are_as_the_formulas_say(n: int, seed: int, tau: float, epsilon: 
         assert float(found) == pytest.approx(expected, rel=1e-11, abs=1e-11)
 
 
+@settings(max_examples=10)
 @given(n=integers(2, 9), seed=integers(0, 2**16), top=integers(0, 8), height=integers(1, 9), dtype=sampled_from(DTYPES))
 def test_rows_are_those_of_the_whole(n: int, seed: int, top: int, height: int, dtype: torch.dtype) -> None:
     rows = slice(min(top, n - 1), min(top + height, n))

@@ -98,7 +98,7 @@ def test_a_linear_network_finds_one_direction_where_relu_finds_all() -> None:
     assert float(found.basins[0]) == 1
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(seed=SEEDS, dense=booleans(), leaky=booleans(), views=booleans())
 def test_what_chatters_is_settled_to_rounding_at_a_strict_maximum(
     seed: int, dense: bool, leaky: bool, views: bool
@@ -142,7 +142,7 @@ def test_an_alpha_of_each_output_is_made_anew_until_all_is_at_rest(
     assert float(found.residuals.max()) < 1e-9
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=SEEDS, summation=booleans())
 def test_certified_points_are_stable_and_draw_back_what_left_them(seed: int, summation: bool) -> None:
     model = LatentSummation(PATTERNS[:4], 0.2) if summation else CATEGORICAL

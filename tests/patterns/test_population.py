@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor, nn
 
@@ -90,6 +90,7 @@ def test_sample_covariances_scatter_around_it(activation: str) -> None:
     assert error.max() < 0.01 * A.abs().max()  # the errors are small enough to tell
 
 
+@settings(max_examples=12)
 @given(
     seed=SEEDS,
     s=integers(1, 6),
@@ -218,6 +219,7 @@ def test_a_linear_network_has_the_covariance_of_the_data(seed: int, noise: float
     assert covariance.roughness(w) == 0
 
 
+@settings(max_examples=12)
 @given(M=integers(2, 5), extra=integers(0, 2), seed=SEEDS, summation=booleans())
 def test_without_noise_it_is_the_models_own_closed_form(M: int, extra: int, seed: int, summation: bool) -> None:
     U = orthonormal_patterns(M, M + extra, generator=generator(seed))

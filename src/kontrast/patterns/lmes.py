@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -244,12 +244,21 @@ def _near(a: Tensor, b: Tensor, distance: float, *, symmetric: bool) -> bool:
 def _judged(
     field: GatedCovariance, limits: Sequence[Limit], assignment: Sequence[int], run: FilterRun, *, symmetric: bool
 ) -> LMEs:
-    rows = [astuple(_certificate(field.frozen(limit.w), limit)) for limit in limits]
+    certificates = [_certificate(field.frozen(limit.w), limit) for limit in limits]
     weights = torch.stack([limit.w for limit in limits]) if limits else run.weights[:0]
-    columns = torch.tensor(rows, dtype=torch.float64).reshape(-1, len(fields(_Certificate))).to(weights).unbind(1)
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([getattr(each, name) for each in certificates], dtype=torch.float64).to(weights)
+
     return LMEs(
         weights,
-        *columns,
+        eigenvalues=column("eigenvalue"),
+        gaps=column("gap"),
+        roughness=column("roughness"),
+        roughness_formula=column("roughness_formula"),
+        margins=column("margin"),
+        smooth_margins=column("smooth_margin"),
+        residuals=column("residual"),
         edges=torch.tensor([int(limit.edge.sum()) for limit in limits], device=weights.device),
         basins=torch.tensor([assignment.count(j) for j in range(len(limits))]).to(weights) / len(assignment),
         assignment=torch.tensor(assignment, device=weights.device),
@@ -260,7 +269,7 @@ def _judged(
 
 @dataclass(frozen=True)
 class _Certificate:
-    """The numbers that judge one limit, in the order of the fields of `LMEs`."""
+    """The numbers that judge one limit; see the fields of `LMEs`."""
 
     eigenvalue: float
     gap: float
