@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -287,3 +290,12 @@ def test_it_is_symmetrized_only_when_asked() -> None:
     skew = randn(D, D)
     best = constrained_optimum(C + skew - skew.mT, 2, width=7, constraint="product", symmetrize=True)
     assert best.value == pytest.approx(constrained_optimum(C, 2, width=7, constraint="product").value)
+
+
+@pytest.mark.parametrize("whole", [np.int64, torch.tensor])
+def test_any_whole_number_is_a_size(whole: Callable[[int], Any]) -> None:
+    best = constrained_optimum(a_matrix(2, 0), whole(2), width=whole(D + 2), constraint="orthonormal")
+    assert best.W2.shape == (D + 2, 2)
+    for number in (True, 2.0, torch.tensor(True)):
+        with pytest.raises(InputError, match="n_outputs must be a whole number of at least 1"):
+            constrained_optimum(a_matrix(2, 0), number, width=D, constraint="operator")  # type: ignore[arg-type]

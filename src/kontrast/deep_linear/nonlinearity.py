@@ -1,4 +1,4 @@
-"""How far a network is from the linear network with the same weights (paper B, Sec. 3.1)."""
+"""The distance of a network from the linear network with the same weights (paper B, Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINK = 1e-6  # a larger difference between the slopes on the two sides of zero i
 
 @dataclass(frozen=True, eq=False)
 class NonlinearGap:
-    r"""$\lVert u^\phi(x) - u^I(x) \rVert$ beside $\lVert u^I(x) \rVert$, point by point and over all points.
+    r"""$\lVert u^\phi(x) - u^I(x) \rVert$ and $\lVert u^I(x) \rVert$, point by point and over all points.
 
     Under orthogonality $u^I$ itself vanishes as $\sqrt{z/h}$ with the width, so a small absolute difference says
     nothing: a network is almost linear where the relative difference is small.

@@ -94,6 +94,11 @@ def pair_laplacian(
 ) -> PairLaplacian:
     """The Laplacian of weights on pairs, given in any form. No gradients flow into α.
 
+    ```python
+    pair_laplacian("gaussian", outputs)
+    pair_laplacian(ImportanceWeights(alpha, positive=torch.full((n,), 2.0)))  # a β other than α1
+    ```
+
     Args:
         importance: a rule or its name, which looks at `outputs` ("uniform" only at their number, in closed form); α as
             a tensor (n, n), dense or sparse (COO or CSR, and stays so); or α with its own β, as `ImportanceWeights`.
