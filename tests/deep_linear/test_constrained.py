@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 
-from kontrast.deep_linear import ConstrainedOptimum, constrained_descent, constrained_optimum, scaled
+from kontrast.deep_linear import constrained_descent, constrained_optimum, scaled_loss
+from kontrast.deep_linear.constrained import ConstrainedOptimum
 from kontrast.dynamics import Trajectory
 from kontrast.errors import InputError
 from kontrast.linalg import frobenius_ball, operator_ball, orthonormality_error, random_frame
@@ -35,7 +39,7 @@ def norm(W: torch.Tensor) -> float:
 
 def loss_of(W1: torch.Tensor, W2: torch.Tensor, C: torch.Tensor, constraint: str) -> float:
     loss = trace_loss(W1, W2, C)
-    return float(scaled(torch.tensor(loss, dtype=torch.float64), W1, W2)) if constraint == "scaled" else loss
+    return float(scaled_loss(torch.tensor(loss, dtype=torch.float64), W1, W2)) if constraint == "scaled" else loss
 
 
 def feasible(W1: torch.Tensor, W2: torch.Tensor, constraint: str, c1: float = 1.0, c2: float = 1.0) -> bool:
@@ -165,7 +169,7 @@ def test_number_types_are_kept_and_rounding_is_no_negative_eigenvalue(dtype: tor
 
 
 def descend(constraint: str, C: torch.Tensor, z: int, h: int, seed: int, **options: object) -> Trajectory:
-    rate, n_steps = (0.05, 1000) if constraint == "scaled" else (0.2, 500)
+    rate, n_steps = (0.05, 800) if constraint == "scaled" else (0.2, 300)
     return constrained_descent(
         C,
         z,
@@ -179,7 +183,7 @@ def descend(constraint: str, C: torch.Tensor, z: int, h: int, seed: int, **optio
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize(("n_negative", "z", "seed"), [(1, 3, 0), (2, 3, 1), (3, 2, 2)])
+@pytest.mark.parametrize(("n_negative", "z", "seed"), [(1, 3, 0), (3, 2, 2)])
 def test_descent_reaches_the_closed_form(constraint: str, n_negative: int, z: int, seed: int) -> None:
     C, h = a_matrix(n_negative, seed), D + z
     best = constrained_optimum(C, z, width=h, constraint=constraint)  # type: ignore[arg-type]
@@ -196,7 +200,7 @@ def test_descent_reaches_the_closed_form(constraint: str, n_negative: int, z: in
     assert int((torch.linalg.svdvals(run.final_outputs) > 0.1).sum()) == best.rank
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_at_width_d_orthonormal_descent_is_worse_by_what_the_closed_form_says(seed: int) -> None:
     C, z = a_matrix(1, seed), 2
     best = constrained_optimum(C, z, width=D, constraint="orthonormal")
@@ -239,7 +243,7 @@ def test_the_start_keeps_the_constraint_and_the_record_is_kept() -> None:
         ({"n_outputs": 4}, "n_outputs must be from 1 to the 3 dimensions of C, got 4"),
         ({"n_outputs": 0}, "n_outputs must be a whole number"),
         ({"width": 0}, "width must be a whole number"),
-        ({"width": 2}, "at width h = 2; the least width is 3"),
+        ({"width": 2}, "at width h = 2; pass a width of at least 3"),
         (
             {"constraint": "ortho"},
             "constraint must be one of scaled, operator, product, orthonormal, frobenius, got 'ortho'",
@@ -249,11 +253,14 @@ def test_the_start_keeps_the_constraint_and_the_record_is_kept() -> None:
         ({"bounds": (1.0,)}, "bounds must be two numbers"),
         ({"bounds": 2.0, "constraint": "operator"}, r"bounds must be two numbers.*got 2.0; pass a pair such as"),
         ({"bounds": ("1", "2"), "constraint": "operator"}, r"bounds\[0\] must be a positive number"),
-        ({"bounds": (1e200, 1e200), "constraint": "operator"}, r"bounds \(1e\+200, 1e\+200\) .* beyond what"),
-        ({"bounds": (1e-200, 1e-200), "constraint": "frobenius"}, "take bounds nearer to 1"),
-        ({"bounds": (1e40, 1.0), "constraint": "operator", "C": -torch.eye(3)}, "what torch.float32 or float64 holds"),
+        ({"bounds": (1e200, 1e200), "constraint": "operator"}, r"bounds \(1e\+200, 1e\+200\) .* beyond the range"),
+        ({"bounds": (1e-200, 1e-200), "constraint": "frobenius"}, "take bounds closer to 1"),
+        (
+            {"bounds": (1e40, 1.0), "constraint": "operator", "C": -torch.eye(3)},
+            "the range of torch.float32 or float64",
+        ),
         ({"bounds": (1e100, 1.0), "constraint": "operator", "C": -1e200 * torch.eye(3).double()}, "or divide C"),
-        ({"C": -1e308 * torch.eye(3).double()}, r"C of entries up to 1e\+308"),
+        ({"C": -1e308 * torch.eye(3).double()}, r"C with entries up to 1e\+308"),
         ({"constraint": "scaled", "C": torch.eye(3).double()}, "no negative eigenvalue, which Prop. 3 assumes"),
     ],
 )
@@ -274,7 +281,7 @@ def test_extreme_bounds_that_floats_hold_are_taken() -> None:
 @pytest.mark.parametrize("given", [None, 0])
 def test_what_is_no_generator_is_refused(given: object) -> None:
     options = {"width": 5, "constraint": "operator", "learning_rate": 0.1, "n_steps": 5, "generator": given}
-    with pytest.raises(InputError, match=r"generator must be a torch.Generator, got .*; pass torch.Generator\(\)"):
+    with pytest.raises(InputError, match=r"generator must be a torch.Generator, got .*; use torch.Generator\(\)"):
         constrained_descent(-torch.eye(3).double(), 2, **options)  # type: ignore[arg-type]
 
 
@@ -283,3 +290,12 @@ def test_it_is_symmetrized_only_when_asked() -> None:
     skew = randn(D, D)
     best = constrained_optimum(C + skew - skew.mT, 2, width=7, constraint="product", symmetrize=True)
     assert best.value == pytest.approx(constrained_optimum(C, 2, width=7, constraint="product").value)
+
+
+@pytest.mark.parametrize("whole", [np.int64, torch.tensor])
+def test_any_whole_number_is_a_size(whole: Callable[[int], Any]) -> None:
+    best = constrained_optimum(a_matrix(2, 0), whole(2), width=whole(D + 2), constraint="orthonormal")
+    assert best.W2.shape == (D + 2, 2)
+    for number in (True, 2.0, torch.tensor(True)):
+        with pytest.raises(InputError, match="n_outputs must be a whole number of at least 1"):
+            constrained_optimum(a_matrix(2, 0), number, width=D, constraint="operator")  # type: ignore[arg-type]

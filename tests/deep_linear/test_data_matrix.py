@@ -142,12 +142,12 @@ def test_the_expectation_is_the_mean_over_all_negatives(n: int, seed: int, shrun
 def test_the_mean_of_many_draws_tends_to_the_expectation(negatives: int) -> None:
     x, g = randn(12, 3) + 1, generator(1)
     draws = torch.stack(
-        [data_matrix(make_pairs(x, views=GaussianNoise(0.5), negatives=negatives, generator=g)) for _ in range(1500)]
+        [data_matrix(make_pairs(x, views=GaussianNoise(0.5), negatives=negatives, generator=g)) for _ in range(500)]
     )
     expected = expected_data_matrix(x, contrastive=negatives > 0)
-    error = draws.std(0) / 1500**0.5
+    error = draws.std(0) / 500**0.5
     assert ((draws.mean(0) - expected).abs() < 4.5 * error).all()
-    assert (expected.abs() > 10 * error).any()  # the errors are small enough to tell
+    assert (expected.abs() > 6 * error).any()  # the errors are small enough to tell
 
 
 def test_bad_input_is_refused() -> None:
@@ -156,31 +156,35 @@ def test_bad_input_is_refused() -> None:
     pairs = Pairs(randn(3, 2), one[0], one, one)
     for broken, options, message in (
         (Pairs(randn(3, 2), none[:, 0], none, none), {}, "no anchors"),
-        (Pairs(torch.ones(3, 2, dtype=torch.uint8), one[0], one, one), {}, r"floating-point, got torch.uint8"),
+        (
+            Pairs(torch.ones(3, 2, dtype=torch.uint8), one[0], one, one),
+            {},
+            r"pairs.x must be a tensor of floating-point numbers, got torch.uint8 .*; use pairs.to",
+        ),
         (Pairs(torch.full((1, 2), torch.nan), one[0], one, one), {}, "NaN"),
         (pairs, {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        (pairs, {"features": lambda x: x[0]}, r"features must give floating-point rows \(3, d\)"),
+        (pairs, {"features": lambda x: x[0]}, r"features must return floating-point rows \(3, d\)"),
         (pairs, {"features": lambda x: x.numpy()}, r"rows \(3, d\) for 3 points, got ndarray"),
-        (pairs, {"features": "pixels"}, "features must be a function of rows, or None, got 'pixels'"),
-        (randn(3, 2), {}, "pairs must be Pairs, got Tensor; make them with kontrast.data.make_pairs"),
+        (pairs, {"features": "pixels"}, "features must be a function, got str; pass"),
+        (randn(3, 2), {}, "pairs must be Pairs, got torch.float64 .*; make them with kontrast.data.make_pairs"),
         (randn(3, 2).numpy(), {}, "pairs must be Pairs, got ndarray"),
     ):
         with pytest.raises(InputError, match=message):
             data_matrix(broken, **options)
-    with pytest.raises(InputError, match="pairs must be Pairs, got Tensor"):
+    with pytest.raises(InputError, match=r"pairs must be Pairs, got torch.float64"):
         pair_weights(randn(3, 2))
 
 
 @pytest.mark.parametrize(
     ("x", "view_mean", "message"),
     [
-        (randn(1, 3), None, "at least 2 samples"),
-        (randn(4, 3).numpy(), None, r"x must be floating-point rows .* got ndarray; use torch.as_tensor\(x\).double"),
+        (randn(1, 3), None, "at least 2 rows, got 1"),
+        (randn(4, 3).numpy(), None, r"x must be a tensor of floating-point numbers, got ndarray; use torch.as_tensor"),
         ([[1.0], [2.0]], None, "got list"),
         (torch.ones(4, 3, dtype=torch.int64), None, r"got torch.int64 \(4, 3\)"),
-        (randn(4, 3), lambda x: x[:, :2], r"view_mean must keep the shape \(4, 3\) .* got torch.float64 \(4, 2\)"),
-        (randn(4, 3), lambda x: x.numpy(), r"view_mean must keep the shape \(4, 3\) .* got ndarray"),
-        (randn(4, 3), "a", "view_mean must be a function of rows, or None, got 'a'"),
+        (randn(4, 3), lambda x: x[:, :2], r"view_mean\(x\) must have shape \(4, 3\), got \(4, 2\)"),
+        (randn(4, 3), lambda x: x.numpy(), r"view_mean\(x\) must be a tensor of floating-point numbers, got ndarray"),
+        (randn(4, 3), "a", "view_mean must be a function, got str; pass"),
         (randn(4, 3) / 0, None, "NaN"),
     ],
 )

@@ -87,7 +87,7 @@ def linear_net(d: int = 6, width: int = 12, z: int = 2, *, depth: int = 1, seed:
 # The laws
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(**CASE, extra=integers(0, 3), scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_outputs_follow_the_flow_of_the_weights(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, extra: int, scale: float
@@ -132,7 +132,7 @@ def test_the_laws_by_name() -> None:
 # Exact solutions
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(**CASE, scale=sampled_from([1e-6, 1.0, 1e6]))
 def test_exact_solutions_agree_with_the_equation(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, scale: float
@@ -149,7 +149,7 @@ def test_exact_solutions_agree_with_the_equation(
         np.testing.assert_allclose(exact.q.numpy(), expected, rtol=0, atol=1e-8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -193,7 +193,7 @@ def test_the_rotation_of_exact_oja_tends_to_the_true_one_at_second_order(seed: i
     assert fit_power_law(n_times, errors).exponent == pytest.approx(-2, abs=0.05)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -231,7 +231,7 @@ def test_singular_values_of_one_are_seen_through_rounding(flow: str, z: int, dty
     assert float(flowed.losses[-1]) >= z
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=integers(0, 2**16), flow=sampled_from(FLOWS), z=integers(1, 2), exponent=integers(1, 30))
 def test_tiny_starts_grow_exactly(seed: int, flow: str, z: int, exponent: int) -> None:
     """A start of size s reaches at time t what one of size 1e-3 reaches later by log(1e-3/s)/α|λ|: the law is linear
@@ -258,7 +258,7 @@ def test_the_smallest_numbers_are_no_zeros(flow: str) -> None:
     assert q[1, :, 0].tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(**CASE, scale=sampled_from([1e-6, 1.0, 1e6]), width=integers(0, 3))
 def test_exact_solutions_at_very_long_times(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, scale: float, width: int
@@ -326,7 +326,7 @@ def test_only_the_product_of_data_and_time_matters(flow: str, z: int, scale: flo
     torch.testing.assert_close(projectors(two), projectors(one), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(**CASE, split=floats(0.01, 0.99))
 def test_to_one_time_and_on_is_to_the_sum(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, split: float
@@ -338,7 +338,7 @@ def test_to_one_time_and_on_is_to_the_sum(
     torch.testing.assert_close(projectors(rest.maps[0]), projectors(whole.maps[1]), rtol=0, atol=1e-8)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(**CASE)
 def test_rotations_of_data_and_outputs_pass_through(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str
@@ -352,7 +352,7 @@ def test_rotations_of_data_and_outputs_pass_through(
     torch.testing.assert_close(rotated, turn @ plain @ R, rtol=0, atol=1e-8)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(**CASE, extra=integers(0, 3))
 def test_singular_values_stay_below_one_and_the_loss_never_rises(
     seed: int, d: int, z: int, depth: int, kind: str, flow: str, extra: int
@@ -369,7 +369,7 @@ def test_singular_values_stay_below_one_and_the_loss_never_rises(
     assert (flowed.losses.diff() <= 1e-9).all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -504,8 +504,7 @@ def training_error(net: MLP, C: Tensor, rate: float, flow: str, *, steps: object
     return float((run.outputs - expected).abs().max())
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize(("flow", "depth"), [("grassmann", 3), ("polar", 1), ("polar", 3), ("oja", 3)])
 def test_trained_networks_follow_their_flow_at_first_order(flow: str, depth: int) -> None:
     net, C = linear_net(depth=depth), matrix(spectrum(6, "mixed", 4), 4)
     rates = [0.01, 0.005, 0.0025]
@@ -516,9 +515,9 @@ def test_trained_networks_follow_their_flow_at_first_order(flow: str, depth: int
 @pytest.mark.parametrize("flow", FLOWS)
 def test_trained_networks_are_close_to_their_flow_alone(flow: str) -> None:
     net, C = linear_net(depth=2), matrix(spectrum(6, "mixed", 4), 4)
-    assert training_error(net, C, 1e-3, flow) <= 2e-3
+    own = training_error(net, C, 0.01, flow)
+    assert training_error(net, C, 2e-3, flow) <= 4e-3
     for other in set(FLOWS) - {flow}:
-        own = training_error(net, C, 0.01, flow)
         start = net(torch.eye(6, dtype=torch.float64))
         apart = [deep_linear_flow(C, start, times=[0.5], flow=f, depth=2, method="dop853").q for f in (flow, other)]
         assert float((apart[0] - apart[1]).abs().max()) > 3 * own  # so that following one is not following another
@@ -530,12 +529,12 @@ def test_the_qr_factor_of_a_raw_step_follows_none() -> None:
 
     net, C = linear_net(depth=2), matrix(spectrum(6, "mixed", 4), 4)
     for flow in FLOWS:
-        coarse, fine = (training_error(net, C, rate, flow, steps=raw) for rate in (0.005, 0.0025))
+        coarse, fine = (training_error(net, C, rate, flow, steps=raw) for rate in (0.01, 0.005))
         assert fine > 2e-2
         assert fine == pytest.approx(coarse, rel=0.2)  # a smaller rate does not help
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=integers(0, 2**16), flow=sampled_from(FLOWS), depth=integers(1, 3), rate=floats(1e-3, 0.3))
 def test_layers_stay_orthonormal_and_the_net_is_not_changed(seed: int, flow: str, depth: int, rate: float) -> None:
     net, C = linear_net(4, 6, 2, depth=depth, seed=seed), matrix(spectrum(4, "mixed", seed), seed)
@@ -570,7 +569,7 @@ def test_training_reaches_the_optimum_and_stops() -> None:
 def test_float32_networks_train_and_stay_orthonormal() -> None:
     net, C = linear_net(dtype=torch.float32), matrix(spectrum(6, "mixed", 4), 4).float()
     for flow in FLOWS:
-        run = train_deep_linear(net, C, flow=flow, learning_rate=0.05, n_steps=300)
+        run = train_deep_linear(net, C, flow=flow, learning_rate=0.05, n_steps=150)
         assert run.final_outputs.dtype == torch.float32
         assert max(orthonormality_error(W) for W in run.final_parameters.values()) < 3e-6
 
@@ -593,12 +592,12 @@ BAD_BOTH = [
     ({"C": C4.to(torch.complex128)}, "C must be real, got torch.complex128"),
     ({"C": NAN}, "C holds NaN or infinite values; check the data behind it$"),
     ({"C": NAN, "symmetrize": True}, "C holds NaN or infinite values; check the data behind it$"),
-    ({"start": START.mT}, r"\(d, z\) with d = 4, as C is \(4, 4\), and 1 <= z <= d, .*got \(2, 4\)"),
-    ({"start": START[:, 0]}, r"got \(4,\)"),
-    ({"start": START[:, :0]}, r"1 <= z <= d, .*got \(4, 0\)"),
-    ({"start": torch.zeros(4, 5)}, r"1 <= z <= d, .*got \(4, 5\)"),
+    ({"start": START.mT}, r"\(d, z\) with d = 4, as C is \(4, 4\), and 1 <= z <= d, .*got torch.float64 \(2, 4\)"),
+    ({"start": START[:, 0]}, r"got torch.float64 \(4,\)"),
+    ({"start": START[:, :0]}, r"1 <= z <= d, .*got torch.float64 \(4, 0\)"),
+    ({"start": torch.zeros(4, 5)}, r"1 <= z <= d, .*got torch.float32 \(4, 5\)"),
     ({"start": START.tolist()}, "in a real tensor, got list"),
-    ({"start": START.numpy()}, r"in a real tensor, got ndarray; take net\(torch.eye\(4\)\)"),
+    ({"start": START.numpy()}, r"in a real tensor, got ndarray; use net\(torch.eye\(4\)\)"),
     ({"start": START * 1j}, r"in a real tensor, got torch.complex128 \(4, 2\)"),
     ({"start": 1.005 * FRAME[:, :2]}, "got 1.005; divide it by 1.005"),
     ({"start": NAN[:, :2]}, "start holds NaN or infinite values"),
@@ -668,7 +667,7 @@ def test_bad_descents_are_refused(options: dict[str, object], message: str) -> N
         (linear_net(4, 8, 2, parametrization="ntk"), {}, r"parametrization='orthogonal'\), got MLP .*ntk"),
         (linear_net(5, 8, 2), {}, r"must be MLP\(4, .*got MLP 5 → 1 × 8 → 2"),
         (linear_net(4, 3, 2), {}, "a width of at least the 4 inputs, got 3; raise the width"),
-        (torch.nn.Linear(4, 2), {}, r"must be MLP\(4, .*\) of kontrast.nets, got Linear"),
+        (torch.nn.Linear(4, 2), {}, r"net must be MLP, got Linear; pass MLP\(4,"),
         (linear_net(4, 8, 2), {"flow": "qr"}, "flow must be one of grassmann, polar, oja, got 'qr'"),
         (linear_net(4, 8, 2), {"C": UNSYMMETRIC}, r"C must be symmetric.*symmetrize=True"),
     ],
@@ -706,20 +705,20 @@ def test_rounding_above_one_and_across_the_mirror_is_forgiven() -> None:
 @pytest.mark.parametrize(
     "points, given",
     [
-        (torch.ones(4), r"\(4,\)"),
-        (torch.ones(2, 3), r"\(2, 3\)"),
-        (torch.ones(1, 2, 4), r"\(1, 2, 4\)"),
+        (torch.ones(4), r"torch.float32 \(4,\)"),
+        (torch.ones(2, 3), r"torch.float32 \(2, 3\)"),
+        (torch.ones(1, 2, 4), r"torch.float32 \(1, 2, 4\)"),
         (np.ones((2, 4)), r"ndarray; convert an array with torch.as_tensor\(x\)"),
         ([[1.0] * 4], "list"),
         (torch.ones(2, 4) * 1j, r"torch.complex64 \(2, 4\)"),
     ],
 )
 def test_points_of_another_size_or_kind_are_refused(points: Tensor, given: str) -> None:
-    with pytest.raises(InputError, match=rf"points must be rows \(n, 4\), as C is \(4, 4\), .*got {given}"):
+    with pytest.raises(InputError, match=rf"x must be rows \(n, 4\) in a real tensor, as C is \(4, 4\), got {given}"):
         result().outputs(points)
 
 
-@pytest.mark.parametrize("k, message", [(0, "k must be a whole number of at least 1"), (5, "at most the 4 .*got 5")])
+@pytest.mark.parametrize("k, message", [(0, "k must be a whole number of at least 1"), (5, "at most 4, got 5")])
 def test_projections_of_eigenvectors_that_are_not_there_are_refused(k: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         result().projections(k)
@@ -769,7 +768,9 @@ def test_descent_without_eigenvectors_is_the_same(flow: str) -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e300])
 def test_times_that_would_take_hours_are_refused(scale: float) -> None:
     options = {"times": [1e7 / scale], "flow": "oja"}
-    with pytest.raises(InputError, match=r"is long for eigenvalues of up to .* at most .* is followed step by step"):
+    with pytest.raises(
+        InputError, match=r"is too long for eigenvalues of up to .* at most .* is followed step by step"
+    ):
         deep_linear_flow(C4 * scale, START, **options)
     assert torch.isfinite(deep_linear_flow(C4 * scale, START, method="exact", **options).q).all()
 
@@ -777,7 +778,9 @@ def test_times_that_would_take_hours_are_refused(scale: float) -> None:
 @pytest.mark.parametrize("z", [1, 2])
 @pytest.mark.parametrize("method", ["exact", "dop853"])
 def test_times_that_no_float_holds_are_refused(z: int, method: str) -> None:
-    with pytest.raises(InputError, match=r"time=1e\+200 × eigenvalues of up to 9.4e\+199 is beyond what floats hold"):
+    with pytest.raises(
+        InputError, match=r"time=1e\+200 × eigenvalues of up to 9.4e\+199 is beyond the range of floats"
+    ):
         deep_linear_flow(C4 * 1e200, START[:, :z], times=[1e200], flow="oja", method=method)
 
 

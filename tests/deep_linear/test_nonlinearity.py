@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import nn
 
-from kontrast.deep_linear import NonlinearGap, nonlinear_gap, output_gap, unit_slope
+from kontrast.deep_linear import nonlinear_gap, output_gap, unit_slope
+from kontrast.deep_linear.nonlinearity import NonlinearGap
 from kontrast.errors import InputError
 from kontrast.nets import ACTIVATIONS, MLP, PARAMETRIZATIONS, activation_from, parameters_of
 from tests.cases import TOLERANCE, generator, randn
@@ -100,9 +101,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
         nonlinear_gap(net, x, activation="thanh")
     with pytest.raises(InputError, match="parameters are"):
         nonlinear_gap(net, x, parameters={"output": net.output.detach()})
-    with pytest.raises(InputError, match=r"only an MLP has a linear twin .* got Linear; compare .* output_gap"):
+    with pytest.raises(InputError, match=r"net must be MLP, got Linear; compare .* output_gap"):
         nonlinear_gap(nn.Linear(3, 2), x)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"same points, got \(4, 2\) and \(3, 2\)"):
+    with pytest.raises(InputError, match=r"nonlinear must have shape \(3, 2\), got \(4, 2\); .* same points"):
         output_gap(randn(4, 2), randn(3, 2))
     with pytest.raises(InputError, match=r"\(n, z\)"):
         output_gap(randn(0, 2), randn(0, 2))

@@ -370,7 +370,7 @@ def test_rounding_makes_no_negative_eigenvalues(dtype: type) -> None:
 def test_times_that_would_take_hours_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x, positives = pairs()
     for flow, scale, time in (("grassmann", 1, 1e9), ("polar", 1e6, 1.0)):
-        with pytest.raises(InputError, match=r"time=.* is long for eigenvalues of up to .*flow='oja'"):
+        with pytest.raises(InputError, match=r"time=.* is too long for eigenvalues of up to .*flow='oja'"):
             DeepLinearSSL(2, time=time, flow=flow).fit_pairs(scale * x, scale * positives)
     for options in ({"n_components": 2, "flow": "oja"}, {"n_components": 2, "time": math.inf}, {"n_components": 1}):
         model = DeepLinearSSL(**{"time": 1e5, **options}).fit_pairs(x, positives)

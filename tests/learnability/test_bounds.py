@@ -24,13 +24,13 @@ from kontrast.learnability import (
     gronwall,
     gronwall_at_new_point,
     jacobian_at,
-    jacobian_on_ball,
     linearization_constants,
     required_width,
     taylor_remainder,
     theorem_b2,
     theorem_b3,
 )
+from kontrast.learnability.bounds import jacobian_on_ball
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function, slopes_of
 from tests.cases import generator, randn
 
@@ -64,7 +64,7 @@ def shifted(model: MLP, step: Parameters) -> Parameters:
 
 
 @given(seed=integers(0, 2**16), d_out=sampled_from([1, 2]), activation=sampled_from(SMOOTH))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 def test_the_constants_are_those_of_the_jacobian(seed: int, d_out: int, activation: str) -> None:
     model, x, y = net(7, d_out=d_out, activation=activation, seed=seed), randn(4, 3, seed=seed), randn(4, d_out, seed=2)
     J, k = jacobian(model, x), constants(model, x, y)
@@ -78,13 +78,13 @@ def test_the_constants_are_those_of_the_jacobian(seed: int, d_out: int, activati
 def test_the_limit_is_reached_as_the_width_grows() -> None:
     """Θ is the NNGP kernel, one block for each output; n^-1/2 by chance and 1/n for the first layer's part."""
     x, y = randn(4, 3), randn(4, 2, seed=1)
-    errors = [np.mean([constants(net(n, d_out=2, seed=s), x, y).kernel_error for s in range(8)]) for n in (100, 10000)]
+    errors = [np.mean([constants(net(n, d_out=2, seed=s), x, y).kernel_error for s in range(4)]) for n in (100, 10000)]
     assert errors[1] < 0.15 * errors[0]
     assert errors[1] < 0.1 * constants(net(100, d_out=2), x, y).largest
 
 
 @given(seed=integers(0, 2**16), d_out=sampled_from([1, 3]), activation=sampled_from(SMOOTH))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6)
 def test_the_slope_at_a_point_is_the_largest_over_directions(seed: int, d_out: int, activation: str) -> None:
     """Against the derivative of J by automatic differentiation, as one big matrix."""
     model, x = net(5, d=2, d_out=d_out, activation=activation, seed=seed), randn(3, 2, seed=seed)
@@ -102,7 +102,7 @@ def test_the_slope_at_a_point_is_the_largest_over_directions(seed: int, d_out: i
 
 
 @given(seed=integers(0, 2**16), radius=floats(0.01, 3), d_out=sampled_from([1, 2]), activation=sampled_from(SMOOTH))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 def test_lemma_b1_holds_on_the_ball(seed: int, radius: float, d_out: int, activation: str) -> None:
     model, x = net(6, d_out=d_out, activation=activation, seed=seed), randn(4, 3, seed=seed)
     ball = jacobian_on_ball(constants(model, x, randn(4, d_out)), radius)
@@ -246,7 +246,7 @@ def test_the_sharp_width_is_where_the_induction_closes() -> None:
 
 
 @given(decay=floats(0.1, 2), share=floats(0.01, 0.95), residual=floats(0.1, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 def test_gronwall_bounds_the_worst_flow_there_is(decay: float, share: float, residual: float) -> None:
     """One sample with Θ̂_t = λ_0 − σ from the start on: sharp is exact, printed is above, both below their suprema."""
     k = replace(some_constants(), smallest_start=decay, residual=residual, learning_rate=0.7)
@@ -261,7 +261,7 @@ def test_gronwall_bounds_the_worst_flow_there_is(decay: float, share: float, res
         assert printed.value <= gronwall(k, drift).value * (1 + 1e-9)
     times = np.linspace(0, 60 / decay, 20001) / 0.7
     for form in ("sharp", "printed"):
-        best = max(gronwall(k, drift, time=float(t), form=form).value for t in times[::100])
+        best = max(gronwall(k, drift, time=float(t), form=form).value for t in times[::400])
         assert best <= gronwall(k, drift, form=form).value * (1 + 1e-9)  # type: ignore[arg-type]
     assert gronwall(k, drift, form="printed").value == pytest.approx(residual * share / (math.e * (1 - share)))
 
@@ -277,7 +277,7 @@ def test_gronwall_says_nothing_once_the_drift_reaches_the_smallest_eigenvalue() 
 
 
 @given(decay=floats(0.1, 2), share=floats(0.01, 0.9), cross=floats(0, 3), cross_drift=floats(0, 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 def test_at_a_new_point_the_bound_is_met_by_a_constant_drift(
     decay: float, share: float, cross: float, cross_drift: float
 ) -> None:
@@ -368,7 +368,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: constants(net(8), randn(4, 3), randn(4)), "targets"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1).numpy()), "targets"),  # type: ignore[arg-type]
     (lambda: constants(net(8), randn(4, 3), torch.zeros(4, 1, dtype=torch.long)), "targets"),
-    (lambda: constants(net(8), randn(4, 3).numpy(), randn(4, 1)), "float tensor"),  # type: ignore[arg-type]
+    (lambda: constants(net(8), randn(4, 3).numpy(), randn(4, 1)), "x must be a tensor of floating-point numbers"),  # type: ignore[arg-type]
     (lambda: constants(net(8), randn(4, 3) * math.nan, randn(4, 1)), "NaN"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1) * math.nan), "NaN"),
     (lambda: constants(net(8), randn(4, 3), randn(4, 1), -0.1), "learning_rate"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 from torch import Tensor
 
@@ -189,6 +189,7 @@ def test_levels_and_zonal_polynomials_add_up_to_the_kernel(seed: int, d: int) ->
     assert found.remainder <= noise
 
 
+@settings(max_examples=12)
 @given(d=integers(2, 12), n_degrees=integers(1, 12))
 def test_what_fewer_degrees_leave_out_is_the_remainder(d: int, n_degrees: int) -> None:
     kernel = KERNELS["ntk"]
@@ -224,9 +225,9 @@ every_domain = pytest.mark.parametrize("spectrum", DOMAINS.values(), ids=DOMAINS
 @pytest.mark.parametrize(
     ("kernel", "words"),
     [
-        (of_the_first_coordinate, r"symmetric and a function of the .* alone.*eigensystem"),
-        (negative, r"no negative eigenvalues.*positive semi-definite"),
-        (lambda x, y: -x @ y.mT, r"no negative eigenvalues"),
+        (of_the_first_coordinate, r"symmetric and depend only on the .* but .*eigensystem"),
+        (negative, r"must not have negative eigenvalues.*positive semi-definite"),
+        (lambda x, y: -x @ y.mT, r"must not have negative eigenvalues"),
         (lambda x, y: x @ y.mT / 0.0, r"NaN, infinite or huge"),
         (lambda x, y: (x @ y.mT).numpy(), r"must return floats.*ndarray"),
         (lambda x, y: x, r"must return floats \(1, "),
@@ -245,7 +246,7 @@ def test_what_is_no_invariant_kernel_is_refused(spectrum: Callable[[Any], Any], 
 @pytest.mark.parametrize("off", [1e-3, 1e-7])
 def test_a_kernel_that_is_nearly_invariant_is_refused(spectrum: Callable[[Any], Any], off: float) -> None:
     gauss = KERNELS["gauss"]
-    with pytest.raises(InputError, match=r"symmetric and a function of the .* alone"):
+    with pytest.raises(InputError, match=r"symmetric and depend only on the "):
         spectrum(lambda x, y: gauss(x, y) + off * of_the_first_coordinate(x, y))
     rounded = spectrum(lambda x, y: gauss(x, y) + 1e-12 * of_the_first_coordinate(x, y))
     torch.testing.assert_close(rounded.eigenvalues, spectrum(gauss).eigenvalues, rtol=0, atol=1e-11)
@@ -257,7 +258,7 @@ def test_a_small_negative_eigenvalue_is_refused_and_rounding_is_not(
     spectrum: Callable[[Any], Any], below: float
 ) -> None:
     """The linear function has one level."""
-    with pytest.raises(InputError, match=r"no negative eigenvalues, and one of this function is -"):
+    with pytest.raises(InputError, match=r"must not have negative eigenvalues, but one is -"):
         spectrum(lambda x, y: 1 - below * (x @ y.mT))
     rounded = spectrum(lambda x, y: 1 - 1e-12 * (x @ y.mT))
     assert not rounded.eigenvalues[1:].any()
@@ -282,7 +283,7 @@ def test_a_kernel_of_a_point_with_itself_is_the_same_everywhere(d: int) -> None:
         lambda kernel: hypercube_spectrum(kernel, d),
         lambda kernel: circle_spectrum(kernel, 30),
     ):
-        with pytest.raises(InputError, match=r"symmetric and a function of the .* alone"):
+        with pytest.raises(InputError, match=r"symmetric and depend only on the "):
             elsewhere(lambda x, y: gauss(x, y) + equal(x, y) * (2 + x.prod(1, keepdim=True)))
 
 
@@ -323,9 +324,9 @@ def test_a_radius_is_a_positive_number(radius: Any) -> None:
 
 
 def test_domains_too_large_to_hold_are_refused() -> None:
-    with pytest.raises(InputError, match=r"2\^21 points.*at most 20"):
+    with pytest.raises(InputError, match=r"d must be a whole number of at most 20, got 21"):
         hypercube(21)
-    with pytest.raises(InputError, match=r"4\^14 values.*at most 13"):
+    with pytest.raises(InputError, match=r"d must be a whole number of at most 13, got 14"):
         parities(14)
     with pytest.raises(InputError, match="at most 1000"):
         hypercube_spectrum(KERNELS["gauss"], 1001)

@@ -213,13 +213,13 @@ def test_bad_spectra_are_refused(name: str) -> None:
 
 BAD_CALLS = {
     "no spectrum": ({"spectrum": torch.ones(3)}, "Spectrum"),
-    "too many": ({"n_samples": 4, "replacement": False}, "at most 3"),
+    "too many": ({"n_samples": 4, "replacement": False}, "at most the 3 points"),
     "half a sample": ({"n_samples": 1.5}, "whole number"),
     "negative ridge": ({"ridge": -1.0}, "ridge"),
     "infinite ridge": ({"ridge": math.inf}, "finite"),
     "endless samples": ({"n_samples": 10**30}, "at most"),
-    "negative noise": ({"noise": -1.0}, "noise"),
-    "noise on points": ({"noise": 1.0}, "part of the target"),
+    "negative noise": ({"noise_variance": -1.0}, "noise_variance must be"),
+    "noise on points": ({"noise_variance": 1.0}, "noise_variance must be 0 .* part of the target"),
     "wrong powers": ({"powers": torch.ones(4)}, "each of the 3 levels"),
     "negative powers": ({"powers": -torch.ones(3)}, "squares"),
     "no target": ({"powers": torch.zeros(3)}, "nothing to learn"),

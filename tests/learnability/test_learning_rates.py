@@ -110,11 +110,11 @@ def test_a_singular_kernel_has_rates_and_rounding_below_zero_is_no_matter() -> N
 @pytest.mark.parametrize(
     "kernel, message",
     [
-        (np.eye(3), "must be a tensor or an NTKOperator, got ndarray"),
-        ("kernel", "must be a tensor or an NTKOperator, got str"),
-        (torch.zeros(3, 3), "positive semidefinite and not zero"),
-        (-torch.eye(3), "positive semidefinite and not zero, but its eigenvalues reach from -1 to -1"),
-        (torch.diag(torch.tensor([1.0, -0.5])), "reach from -0.5 to 1"),
+        (np.eye(3), "must be Tensor or NTKOperator, got ndarray"),
+        ("kernel", "must be Tensor or NTKOperator, got str"),
+        (torch.zeros(3, 3), "positive semi-definite and not zero"),
+        (-torch.eye(3), "positive semi-definite and not zero, but its eigenvalues are -1 to -1"),
+        (torch.diag(torch.tensor([1.0, -0.5])), "eigenvalues are -0.5 to 1"),
         (torch.ones(3, 2), "must be square"),
         (torch.ones(3), "must be square"),
         (torch.eye(3).long(), "floating-point"),

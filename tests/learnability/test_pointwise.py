@@ -119,7 +119,7 @@ BAD = {
         r"1 points where k\(x, x\) = 0",
     ),
     "labels": (torch.eye(4), torch.arange(4), 2, 0.1, "one_hot"),
-    "indefinite": (torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.ones(2), 1, 0.1, "no negative eigenvalues"),
+    "indefinite": (torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.ones(2), 1, 0.1, "must not have negative eigenvalues"),
 }
 
 

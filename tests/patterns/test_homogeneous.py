@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from kontrast.errors import InputError
 from kontrast.nets import ACTIVATIONS, activation_from
-from kontrast.patterns import Homogeneous, homogeneous_from
+from kontrast.patterns import Homogeneous
+from kontrast.patterns.homogeneous import homogeneous_from
 from tests.cases import DTYPES
 
 # every name, with the (degree, right, left) it stands for and the plain function it must equal
@@ -213,7 +214,7 @@ def test_constants_that_cannot_work_are_refused(constants: tuple[Any, Any, Any])
 @pytest.mark.parametrize("z", [torch.ones(3, dtype=torch.int64), torch.ones(3).numpy(), 1.0, "relu"])
 def test_what_is_no_float_tensor_is_refused(z: Any) -> None:
     for function in (Homogeneous(), Homogeneous().gate, Homogeneous().gate_slope):
-        with pytest.raises(InputError, match="takes a tensor of float32 or float64"):
+        with pytest.raises(InputError, match="z must be a tensor of floating-point numbers"):
             function(z)
 
 

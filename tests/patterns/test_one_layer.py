@@ -20,6 +20,7 @@ from kontrast.patterns import (
     MixtureCovariance,
     OneLayerField,
     PairLaplacian,
+    one_layer,
     one_layer_flow,
     orthonormal_patterns,
     power_iteration,
@@ -57,6 +58,7 @@ class Stub:
         return torch.empty(len(weights), 0, dtype=torch.bool)
 
 
+@settings(max_examples=10)
 @given(seed=SEEDS, dtype=sampled_from(DTYPES))
 def test_the_iteration_is_the_plain_one_where_nothing_chatters(seed: int, dtype: torch.dtype) -> None:
     x, starts = clusters(seed, dtype), randn(3, 3, seed=seed + 1, dtype=dtype)
@@ -70,6 +72,7 @@ def test_the_iteration_is_the_plain_one_where_nothing_chatters(seed: int, dtype:
     torch.testing.assert_close(run.weights.norm(dim=1), torch.ones(3, dtype=dtype))
 
 
+@settings(max_examples=10)
 @given(seed=SEEDS, dtype=sampled_from(DTYPES))
 def test_a_linear_filter_becomes_the_top_eigenvector(seed: int, dtype: torch.dtype) -> None:
     x = randn(30, 4, seed=seed, dtype=dtype) * torch.tensor([3.0, 1.0, 1.0, 0.5], dtype=dtype)
@@ -188,7 +191,7 @@ def test_coupled_filters_end_together_where_all_are_at_rest(activation: str) -> 
     assert float((alone.weights - run.weights[:1]).norm()) > 1e-6  # without the other filter α is another
 
 
-@settings(max_examples=12)
+@settings(max_examples=4)
 @given(seed=SEEDS)
 def test_along_the_flow_rows_have_length_1_and_the_energy_never_falls(seed: int) -> None:
     field = MixtureCovariance.of(CATEGORICAL, 0.2)
@@ -220,7 +223,7 @@ def test_the_flow_of_a_linear_filter_is_that_of_its_closed_form() -> None:
 
 
 def test_flow_and_iteration_have_the_same_limits() -> None:
-    field, starts = MixtureCovariance.of(CATEGORICAL, 0.1), randn(8, 6, seed=14)
+    field, starts = MixtureCovariance.of(CATEGORICAL, 0.1), randn(4, 6, seed=14)
     ends = one_layer_flow(field, starts, times=[400.0]).weights[0]
     assert float(off(field, ends).max()) < 1e-6
     limits = power_iteration(field, starts).weights
@@ -231,7 +234,7 @@ def test_flow_and_iteration_have_the_same_limits() -> None:
 def test_the_flow_of_samples_ends_where_gates_chatter_and_says_so() -> None:
     x = CATEGORICAL.sample(40, noise_std=0.05, generator=generator(15))
     field, start = GatedCovariance(x), randn(1, 6, seed=16)
-    flow = one_layer_flow(field, start, times=[0, 2, 1e5], max_steps=400)
+    flow = one_layer_flow(field, start, times=[0, 2, 1e5], max_steps=100)
     assert flow.chattering
     assert flow.times == (0, 2)
     assert flow.weights.shape == (2, 1, 6)
@@ -243,7 +246,8 @@ def test_the_flow_of_samples_ends_where_gates_chatter_and_says_so() -> None:
     assert none.weights.shape == (0, 1, 6)
 
 
-def test_a_flow_that_n_steps_would_not_finish_does_not_take_them_all() -> None:
+def test_a_flow_that_max_steps_would_not_finish_does_not_take_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_layer, "PACE", 100)
     calls = 0
 
     def turning(w: Tensor) -> Tensor:
@@ -253,8 +257,8 @@ def test_a_flow_that_n_steps_would_not_finish_does_not_take_them_all() -> None:
 
     flow = one_layer_flow(Stub(turning), torch.ones(1, 2).double(), times=[1e6])
     assert flow.chattering
-    assert flow.reached < 100
-    assert calls < 20_000
+    assert flow.reached < 10
+    assert calls < 2_000
 
 
 FIELD = GatedCovariance(randn(5, 2, seed=0))
@@ -270,8 +274,8 @@ REFUSED = {
     "a start of NaN": (lambda: power_iteration(FIELD, ONES / 0 * 0), "direction"),
     "starts of other samples": (lambda: power_iteration(FIELD, torch.ones(1, 3).double()), "weights"),
     "starts of another type": (lambda: power_iteration(FIELD, torch.ones(1, 2)), "float64"),
-    "no steps": (lambda: power_iteration(FIELD, ONES, max_steps=0), "n_steps"),
-    "half a step": (lambda: power_iteration(FIELD, ONES, max_steps=0.5), "n_steps"),
+    "no steps": (lambda: power_iteration(FIELD, ONES, max_steps=0), "max_steps"),
+    "half a step": (lambda: power_iteration(FIELD, ONES, max_steps=0.5), "max_steps"),
     "no tolerance": (lambda: power_iteration(FIELD, ONES, tolerance=0), "tolerance"),
     "a negative shift": (lambda: power_iteration(FIELD, ONES, shift=-1), "shift"),
     "an infinite largest shift": (lambda: power_iteration(FIELD, ONES, largest_shift=math.inf), "largest_shift"),
@@ -282,7 +286,7 @@ REFUSED = {
     "no times": (lambda: one_layer_flow(FIELD, ONES, times=[]), "times"),
     "a flow from 0": (lambda: one_layer_flow(FIELD, 0 * ONES, times=[1]), "direction"),
     "a flow without tolerance": (lambda: one_layer_flow(FIELD, ONES, times=[1], tolerance=0), "tolerance"),
-    "a flow without steps": (lambda: one_layer_flow(FIELD, ONES, times=[1], max_steps=0), "n_steps"),
+    "a flow without steps": (lambda: one_layer_flow(FIELD, ONES, times=[1], max_steps=0), "max_steps"),
     "a flow that overflows": (lambda: one_layer_flow(Stub(lambda w: w / 0), ONES, times=[1]), "not finite"),
 }
 
@@ -297,7 +301,7 @@ def test_bad_input_is_refused(what: str) -> None:
 def test_a_flow_that_came_to_rest_stays_there() -> None:
     """However long: that is no chatter."""
     field = GatedCovariance(clusters(0), activation="linear")
-    flow = one_layer_flow(field, randn(2, 3, seed=1, dtype=torch.float64), times=[0.0, 1e9, 1e12])
+    flow = one_layer_flow(field, randn(2, 3, seed=1, dtype=torch.float64), times=[0.0, 1e9, 1e12], max_steps=200)
     assert flow.times == (0.0, 1e9, 1e12)
     assert not flow.chattering
     top = torch.linalg.eigh(field.matrix(flow.weights[0, 0])).eigenvectors[:, -1]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor, nn
 
@@ -19,11 +19,11 @@ from kontrast.patterns import (
     LatentSummation,
     MixtureCovariance,
     OneLayerField,
-    homogeneous_from,
     nearly_orthogonal_patterns,
     orthonormal_patterns,
     power_iteration,
 )
+from kontrast.patterns.homogeneous import homogeneous_from
 from tests.cases import DTYPES, TOLERANCE, generator, randn
 from tests.reference import one_layer_population as reference
 
@@ -90,6 +90,7 @@ def test_sample_covariances_scatter_around_it(activation: str) -> None:
     assert error.max() < 0.01 * A.abs().max()  # the errors are small enough to tell
 
 
+@settings(max_examples=12)
 @given(
     seed=SEEDS,
     s=integers(1, 6),
@@ -218,6 +219,7 @@ def test_a_linear_network_has_the_covariance_of_the_data(seed: int, noise: float
     assert covariance.roughness(w) == 0
 
 
+@settings(max_examples=12)
 @given(M=integers(2, 5), extra=integers(0, 2), seed=SEEDS, summation=booleans())
 def test_without_noise_it_is_the_models_own_closed_form(M: int, extra: int, seed: int, summation: bool) -> None:
     U = orthonormal_patterns(M, M + extra, generator=generator(seed))
@@ -334,13 +336,13 @@ MEANS, HALF = randn(2, 3), torch.full((2,), 0.5, dtype=torch.float64)
 @pytest.mark.parametrize(
     ("means", "probabilities", "noise", "activation", "message"),
     [
-        (MEANS.numpy(), HALF, 0.1, "relu", r"means must be floating-point rows \(s, d\), got ndarray"),
+        (MEANS.numpy(), HALF, 0.1, "relu", r"means must be a tensor of floating-point numbers, got ndarray"),
         (MEANS.long(), HALF, 0.1, "relu", r"got torch.int64 \(2, 3\)"),
-        (MEANS[0], HALF, 0.1, "relu", r"got torch.float64 \(3,\)"),
-        (MEANS / 0, HALF, 0.1, "relu", "means hold NaN or infinite"),
-        (MEANS, HALF[:1], 0.1, "relu", "one for each of the means"),
+        (MEANS[0], HALF, 0.1, "relu", r"means must have shape \(s, d\), got \(3,\)"),
+        (MEANS / 0, HALF, 0.1, "relu", "means holds NaN or infinite"),
+        (MEANS, HALF[:1], 0.1, "relu", r"probabilities must have shape \(2,\)"),
         (MEANS, HALF * 2, 0.1, "relu", "a sum of 2"),
-        (MEANS, HALF, -0.1, "relu", "noise must be a finite number of at least 0, .* got -0.1"),
+        (MEANS, HALF, -0.1, "relu", "noise_std must be a finite number of at least 0, got -0.1"),
         (MEANS, HALF, math.inf, "relu", "got inf"),
         (MEANS, HALF, "0.1", "relu", "got '0.1'"),
         (MEANS, HALF, 0.1, "monomial:3", "activations of degree 1, got degree 3"),
@@ -359,19 +361,19 @@ def test_bad_weights_are_refused() -> None:
     covariance = MixtureCovariance(MEANS, HALF, 0.1)
     for method in ("product", "energy", "gates"):
         for weights, message in (
-            (randn(3), r"weights must have the shape \(k, 3\), got \(3,\)"),
+            (randn(3), r"weights must have shape \(k, 3\), got \(3,\)"),
             (randn(2, 4), r"got \(2, 4\)"),
             (randn(2, 3).numpy(), "got ndarray"),
             (torch.ones(2, 3, dtype=torch.int64), "got torch.int64"),
             (randn(2, 3) / 0, "finite and not zero"),
             (torch.zeros(2, 3, dtype=torch.float64), "finite and not zero"),
-            (torch.ones(2, 3, device="meta"), "weights lie on meta, the means on cpu"),
+            (torch.ones(2, 3, device="meta"), "weights must be on cpu like the means, got meta"),
         ):
             with pytest.raises(InputError, match=message):
                 getattr(covariance, method)(weights)
     for method in ("matrix", "mean_output", "boundary_matrix", "roughness_matrix", "roughness", "stability_margin"):
         for w, message in (
-            (randn(1, 3), r"w must have the shape \(3,\), got \(1, 3\)"),
+            (randn(1, 3), r"w must have shape \(3,\), got \(1, 3\)"),
             ("w", "got str"),
             (torch.zeros(3, dtype=torch.float64), "finite and not zero"),
         ):

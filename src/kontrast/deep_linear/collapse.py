@@ -1,11 +1,11 @@
-"""Collapse of an embedding, its two kinds kept apart.
+"""How a model's outputs collapse without constraints (paper B, Prop. 1), in two kinds that are kept apart.
 
 *Complete* collapse: every point maps to the same vector (`relative_spread` → 0). *Dimensional* collapse: the points
-spread, but along few directions (`effective_rank` → 1). One number cannot tell both: on a constant plus small noise a
-centred rank is full and an uncentred one is 1.
+spread, but along few directions (`effective_rank` → 1). One number cannot show both: for a constant plus small noise
+the centred rank is full and the uncentred one is 1.
 
-Paper B, Prop. 1: under the loss (1) or (12) every output of a linear or kernel model obeys the same linear equation, so
-its outputs are known at any time, `linear_collapse` and `kernel_collapse`, and end in one direction.
+Under the loss (1) or (12) every output of a linear or kernel model obeys the same linear equation. So the outputs are
+known at any time (`linear_collapse`, `kernel_collapse`), and they end in one direction.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from kontrast.checks import increasing_times
+from kontrast.checks import increasing_times, require_matrix, require_shape
 from kontrast.errors import InputError
 from kontrast.linalg import as_symmetric, effective_rank, require_symmetric
 
-LATE_RATIOS = (1e-12, 1e-8)  # s₂/s₁ where its decay is late enough to be one exponential and above rounding
+LATE_RATIOS = (1e-12, 1e-8)  # the s₂/s₁ between which its decay is one exponential and above rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Collapse:
-    r"""Outputs of a model under the loss (1) or (12) at all `times`, exact, over the scale at which they diverge.
+    r"""Exact outputs of a model under the loss (1) or (12) at all `times`, divided by the scale at which they diverge.
 
     `values[k]` times $e^{\mathtt{log\_scale}[k]}$ are the outputs at `times[k]`; `values[k]` has Frobenius norm 1. For
-    a linear model they are the outputs at the unit vectors, $\Theta(t)^\top$ (d, z), so that `X @ values[k]` are those
-    of samples X; for a kernel model those at its m points. All in float64.
+    a linear model they are the outputs at the unit vectors, $\Theta(t)^\top$ (d, z), so `X @ values[k]` are those of
+    samples X; for a kernel model they are the outputs at its m points. All in float64.
     """
 
     times: Tensor  # (T,)
     values: Tensor  # (T, n, z)
     log_scale: Tensor  # (T,)
     eigenvalues: Tensor  # of C, or of KS, ascending: the first is the direction that wins
-    predicted_rate: float  # the rate at which s₂/s₁ decays in the end; 2(λ₂ − λ₁) without a projector
+    predicted_rate: float  # the final rate of decay of s₂/s₁; 2(λ₂ − λ₁) without a projector
 
     def effective_ranks(self) -> Tensor:
         """The uncentred `effective_rank` at every time, (T,): 1 is complete dimensional collapse."""
@@ -49,9 +49,9 @@ class Collapse:
         return s[:, 1] / s[:, 0] if s.shape[1] > 1 else torch.zeros_like(self.times)
 
     def measured_rate(self) -> float:
-        """The decay rate of s₂/s₁, minus the slope of its logarithm, over the times at which it is 1e-12 to 1e-8.
+        """The decay rate of s₂/s₁ by least squares on its logarithm, over the times at which it is 1e-12 to 1e-8.
 
-        Least squares; NaN where fewer than 3 of the times are so late.
+        NaN where fewer than 3 of the times are that late.
         """
         ratios = self.singular_ratios()
         late = (ratios >= LATE_RATIOS[0]) & (ratios <= LATE_RATIOS[1])
@@ -73,9 +73,9 @@ def linear_collapse(
     r"""A linear model u = Θx under Tr(Θ C Θ^T): $\Theta(t) = \Theta_0 e^{-2Ct}$ (paper B, Prop. 1), or u = AΘx.
 
     With a fixed projector A (Remark 3) G = AΘ obeys $\dot G = -2 A A^\top G C$, so in the eigenbases of $AA^\top$
-    (values a) and of C it is $\tilde G_{ij}(t) = e^{-2 a_i \lambda_j t} \tilde G_{ij}(0)$: one direction wins all the
-    same, though the outputs share one equation, as the remark has it, only where AA^T ∝ I. Generically $s_1 s_2$ grows
-    as the largest 2 × 2 minor, so s₂/s₁ decays at the rate
+    (values a) and of C it is $\tilde G_{ij}(t) = e^{-2 a_i \lambda_j t} \tilde G_{ij}(0)$. One direction still wins,
+    but the outputs share one equation, as the remark says, only where AA^T ∝ I. Generically $s_1 s_2$ grows as the
+    largest 2 × 2 minor, so s₂/s₁ decays at the rate
     $2 \max_i(-2 a_i \lambda_1) - \max_{i \ne k} -2(a_i \lambda_1 + a_k \lambda_2)$ over the nonzero a, which for
     a = 1 is 2(λ₂ − λ₁).
 
@@ -88,11 +88,11 @@ def linear_collapse(
     """
     matrix = as_symmetric(C, "C", symmetrize=symmetrize)
     moments = torch.from_numpy(increasing_times(times)).to(matrix.device)
-    G = _checked_start(weights, "weights", columns=len(matrix)).to(matrix.device)
+    G = _checked_start(weights, "weights", ("z", len(matrix))).to(matrix.device)
     eigenvalues, Q = torch.linalg.eigh(matrix)
     speeds, P = torch.ones(len(G), dtype=torch.float64, device=G.device), None
     if projector is not None:
-        A = _checked_start(projector, "projector", columns=len(G)).to(matrix.device)
+        A = _checked_start(projector, "projector", ("r", len(G))).to(matrix.device)
         speeds, P = _projector_modes(A)
         G = P.mT @ (A @ G)
     modes = G @ Q  # (r, d)
@@ -109,12 +109,12 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
     r"""A kernel model's outputs over its m points under Tr(U^T S U): $U(t) = e^{-2KSt} U_0$ (paper B, Prop. 1).
 
     KS is not symmetric, and not even diagonalisable where K is singular. With K = LL^T and the symmetric
-    $B = L^\top S L = Q \beta Q^\top$ it is, for any start, also one outside the range of K,
-    $U(t) = U_0 + L Q\,\mathrm{diag}((e^{-2\beta t} - 1)/\beta)\,Q^\top L^\top S U_0$, without a division by small
-    eigenvalues of K. Exact to rounding of the larger of U(t) and U₀: outputs that die out altogether (no β < 0) are
-    not followed below that.
+    $B = L^\top S L = Q \beta Q^\top$ the solution is
+    $U(t) = U_0 + L Q\,\mathrm{diag}((e^{-2\beta t} - 1)/\beta)\,Q^\top L^\top S U_0$, for any start, even one outside
+    the range of K, and without division by small eigenvalues of K. It is exact to the rounding of the larger of U(t)
+    and U₀: outputs that die out altogether (no β < 0) are not followed below that.
 
-    `eigenvalues` are β, with a 0 for each direction outside the range of K if U₀ has a part there, which never moves.
+    `eigenvalues` are β, and a 0 for each direction outside the range of K if U₀ has a part there, which never moves.
 
     Args:
         K: the kernel, (m, m), symmetric and positive semi-definite.
@@ -124,9 +124,8 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
     """
     kernel, weights = _symmetric(K, "K"), _symmetric(S, "S")
     moments = torch.from_numpy(increasing_times(times)).to(K.device)
-    U = _checked_start(outputs, "outputs", rows=len(kernel))
-    if len(weights) != len(kernel):
-        raise InputError(f"S must be {tuple(kernel.shape)} like K, over the same points, got {tuple(weights.shape)}")
+    U = _checked_start(outputs, "outputs", (len(kernel), "z"))
+    require_shape("S", weights, kernel.shape, "K and S must be over the same points")
     L, outside = _root(kernel, U, torch.finfo(K.dtype).eps)
     B = L.mT @ weights @ L
     if not torch.isfinite(B).all():
@@ -150,8 +149,8 @@ def _collapse(times: Tensor, values: Tensor, shift: Tensor, eigenvalues: Tensor,
     norm = torch.linalg.matrix_norm(values)
     if not norm.all():
         raise InputError(
-            f"at time {float(times[norm == 0][0]):.3g} the outputs have died out, to the rounding of their start; pass "
-            "earlier times"
+            f"at time {float(times[norm == 0][0]):.3g} the outputs are below the rounding of their start; pass earlier "
+            "times"
         )
     if rate == math.inf or not torch.isfinite(shift + norm.log()).all():
         raise _beyond_floats(moments=times, what=f"eigenvalues of up to {float(eigenvalues.abs().max()):.3g}")
@@ -160,13 +159,13 @@ def _collapse(times: Tensor, values: Tensor, shift: Tensor, eigenvalues: Tensor,
 
 def _beyond_floats(moments: Tensor, what: str) -> InputError:
     return InputError(
-        f"times of up to {float(moments[-1]):.3g} × {what}, or the start, are beyond what floats hold; scale the "
-        "matrices, as by the number of anchors, or pass earlier times"
+        f"times of up to {float(moments[-1]):.3g} × {what}, or the start, are beyond the range of floats; divide the "
+        "matrices by the number of anchors, or pass earlier times"
     )
 
 
 def _projector_modes(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (r',) and eigenvectors (r, r') of AA^T, without those of value zero, which outputs never have."""
+    """The nonzero eigenvalues (r',) of AA^T and their eigenvectors (r, r')."""
     P, s, _ = torch.linalg.svd(A, full_matrices=False)
     kept = s > max(A.shape) * torch.finfo(torch.float64).eps * s[0]
     return s[kept].square(), P[:, kept]
@@ -200,28 +199,14 @@ def _root(K: Tensor, U: Tensor, eps: float) -> tuple[Tensor, int]:
 
 def _symmetric(matrix: Tensor, name: str) -> Tensor:
     dense = matrix.to_dense() if isinstance(matrix, Tensor) and matrix.layout != torch.strided else matrix
-    evened = as_symmetric(dense, name, symmetrize=True)  # rounding alone, as what is more is refused
+    evened = as_symmetric(dense, name, symmetrize=True)  # removes rounding; more than that is refused next
     require_symmetric(dense, name, n_sampled=len(dense))
     return evened
 
 
-def _require_floating(matrix: Tensor, name: str) -> None:
-    if not isinstance(matrix, Tensor) or not matrix.is_floating_point():
-        got = f"{matrix.dtype}" if isinstance(matrix, Tensor) else type(matrix).__name__
-        raise InputError(
-            f"{name} must be a tensor of floating-point numbers, got {got}; use torch.as_tensor(…).double()"
-        )
-
-
-def _checked_start(matrix: Tensor, name: str, *, rows: int | None = None, columns: int | None = None) -> Tensor:
-    """The matrix in float64, with the rows or columns that it must have."""
-    _require_floating(matrix, name)
-    wanted = f"({rows}, any)" if rows is not None else f"(any, {columns})"
-    fits = matrix.ndim == 2 and 0 not in matrix.shape
-    if not fits or matrix.shape[0] != (rows or matrix.shape[0]) or matrix.shape[1] != (columns or matrix.shape[1]):
-        raise InputError(f"{name} must have shape {wanted}, got {tuple(matrix.shape)}")
-    if not torch.isfinite(matrix).all():
-        raise InputError(f"{name} must hold finite numbers; check what is behind it")
+def _checked_start(matrix: Tensor, name: str, shape: tuple[int | str, int | str]) -> Tensor:
+    """The matrix in float64, if it has this shape and is not zero."""
+    require_matrix(name, matrix, shape)
     if not matrix.any():
-        raise InputError(f"{name} must not be zero throughout: the outputs would be zero at all times")
+        raise InputError(f"{name} must not be zero everywhere: the outputs would be zero at all times")
     return matrix.detach().double()

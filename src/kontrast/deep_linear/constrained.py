@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive, require_whole
+from kontrast.checks import require_choice, require_generator, require_positive, require_whole
 from kontrast.dynamics import Step, Trajectory, gradient_descent, trace_problem
 from kontrast.errors import InputError
 from kontrast.linalg import as_symmetric, fix_signs, frobenius_ball, operator_ball, polar_step, random_frame
@@ -22,7 +22,7 @@ from kontrast.nets import Parameters, PureFunction
 
 Constraint = Literal["scaled", "operator", "product", "orthonormal", "frobenius"]
 Projection = Callable[[Tensor], Tensor]
-BOUNDED = ("operator", "frobenius")  # the problems with constants of their own
+BOUNDED = ("operator", "frobenius")  # the problems with constants c₁ and c₂
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class ConstrainedOptimum:
     W1: Tensor  # (h, d)
     W2: Tensor  # (h, z)
     rank: int  # of W₂^T W₁: the dimensions that do not collapse
-    note: str  # what the width, or a C without negative eigenvalues, did to the answer; "" where nothing
+    note: str  # how the width, or a C without negative eigenvalues, changed the answer; "" where it did not
 
 
 def constrained_optimum(
@@ -51,11 +51,11 @@ def constrained_optimum(
       ‖W₂^T W₁‖₂ ≤ 1. All reach the sum of the k most negative eigenvalues, k = min(z, number of negative ones, h)
       (times c₁²c₂²).
     - "orthonormal" (4): L under W₁^T W₁ = I, W₂^T W₂ = I reaches the sum of the p **smallest** eigenvalues,
-      p = max(k, z + d − h), of which p − k are not negative: it equals the others only for h ≥ d + z − k, which the
-      paper leaves out (B.prop3). Proof: the columns of W₁ and W₂ span spaces of d and z dimensions in ℝ^h, which share
-      z + d − h or more, so as many singular values of W = W₂^T W₁ are 1, and the others lie in [0, 1]; L is
-      Tr(C W^T W), at least Σ σ_i² λ_i over descending σ, and this is least for σ = 1 on p values and 0 on the rest,
-      which the d + z − p ≤ h dimensions of the weights returned allow.
+      p = max(k, z + d − h); p − k of them are not negative. It equals the other problems only for h ≥ d + z − k, a
+      condition that the paper leaves out (B.prop3). Proof: the columns of W₁ and W₂ span spaces of d and z dimensions
+      in ℝ^h, which share at least z + d − h, so that many singular values of W = W₂^T W₁ are 1, and the others lie in
+      [0, 1]. L is Tr(C W^T W), at least Σ σ_i² λ_i over descending σ, which is least for σ = 1 on p values and 0 on
+      the rest; the d + z − p ≤ h dimensions of the weights returned allow that.
     - "frobenius" (Prop. 2): L under ‖W₁‖_F ≤ c₁, ‖W₂‖_F ≤ c₂ reaches c₁²c₂²λ₁, or 0 if λ₁ ≥ 0, with rank one.
 
     Args:
@@ -66,15 +66,16 @@ def constrained_optimum(
         bounds: c₁ and c₂ of "operator" and "frobenius".
         symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
     """
-    matrix = _checked(C, n_outputs, width, constraint, bounds, symmetrize)
-    z, h, d = n_outputs, width, len(matrix)
+    z, h = require_whole("n_outputs", n_outputs), require_whole("width", width)
+    matrix = _checked(C, z, h, constraint, bounds, symmetrize)
+    d = len(matrix)
     values, Q = torch.linalg.eigh(matrix)
     Q = fix_signs(Q)
     n_negative = int((values < -d * torch.finfo(C.dtype).eps * float(values.abs().max())).sum())
     if constraint == "scaled" and n_negative == 0:
         raise InputError(
-            "C has no negative eigenvalue, which Prop. 3 assumes: the scaled loss is then least for outputs that are "
-            "zero or as near to it as the width allows; pass -C if its sign is the other, or use constraint='operator'"
+            "C has no negative eigenvalue, which Prop. 3 assumes: the scaled loss is then smallest for outputs as near "
+            "zero as the width allows; pass -C if C has the wrong sign, or use constraint='operator'"
         )
     k = min(n_negative, h, 1 if constraint == "frobenius" else z)
     p = max(k, z + d - h) if constraint == "orthonormal" else k
@@ -109,17 +110,17 @@ def constrained_descent(
     record_at: Collection[int] | None = None,
     symmetrize: bool = False,
 ) -> Trajectory:
-    r"""The same problems by gradient descent from random weights, which knows nothing of the closed form.
+    r"""The problems of `constrained_optimum` by gradient descent from random weights, without the closed form.
 
-    - "scaled" is unconstrained descent of L/(‖W₁‖₂²‖W₂‖₂²). Its minimum has equal top singular values and so a kink,
-      about which a constant rate hops (by some percent of the loss), so that the rate falls in a straight line from η
-      to 0 over `n_steps`.
+    - "scaled" is unconstrained descent on L/(‖W₁‖₂²‖W₂‖₂²). Its minimum has equal top singular values and therefore a
+      kink, around which a constant rate oscillates (by a few percent of the loss). So the rate falls linearly from η to
+      0 over `n_steps`.
     - "operator" and "frobenius" step and project on the ball, "product" does so with W = W₂^T W₁ (z, d) itself, of
-      rank h at most, and "orthonormal" takes polar steps.
-    - Below h = d "operator" and "scaled" have local minima: hidden directions whose x^T C x is positive are switched
-      off by W₂ and never turn.
+      rank at most h, and "orthonormal" takes polar steps.
+    - Below h = d "operator" and "scaled" have local minima: W₂ switches off hidden directions whose x^T C x is
+      positive, and these never turn.
 
-    The inputs are the eigenvectors of C, λ ascending, so that outputs are q (d, z) and the loss is $\sum_i \lambda_i
+    The inputs are the eigenvectors of C, λ ascending, so the outputs are q (d, z) and the loss is $\sum_i \lambda_i
     \lVert q_i \rVert^2$. Parameters are "W1" and "W2", or "W"; they and the outputs are kept at the steps recorded.
 
     Args:
@@ -134,12 +135,9 @@ def constrained_descent(
         record_at: the steps to record (default: the first and the last).
         symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
     """
+    n_outputs, width = require_whole("n_outputs", n_outputs), require_whole("width", width)
     matrix = _checked(C, n_outputs, width, constraint, bounds, symmetrize)
-    if not isinstance(generator, torch.Generator):
-        raise InputError(
-            f"generator must be a torch.Generator, got {type(generator).__name__}; pass "
-            "torch.Generator().manual_seed(0)"
-        )
+    require_generator(generator)
     values, Q = torch.linalg.eigh(matrix)
     problem = trace_problem(values, fix_signs(Q))
     balls = _balls(constraint, bounds, width)
@@ -163,7 +161,7 @@ def _network(constraint: Constraint) -> PureFunction:
             return x @ parameters["W"].mT
         W1, W2 = parameters["W1"], parameters["W2"]
         outputs = x @ W1.mT @ W2
-        if constraint == "scaled":  # the loss is a square of the outputs, so that these take the norms themselves
+        if constraint == "scaled":  # the loss is quadratic in the outputs, so these are divided by the norms themselves
             outputs = outputs / (torch.linalg.matrix_norm(W1, ord=2) * torch.linalg.matrix_norm(W2, ord=2))
         return outputs
 
@@ -184,7 +182,7 @@ def _balls(constraint: Constraint, bounds: tuple[float, float], width: int) -> d
 def _step(constraint: Constraint, ball: Projection | None, n_steps: int, device: torch.device) -> Step:
     if constraint == "orthonormal":
         return polar_step
-    # A tensor, so that a step recorded on a GPU moves it too.
+    # A tensor, so that a step replayed on a GPU advances it too.
     clock = torch.zeros((), dtype=torch.float64, device=device)
 
     def step(parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
@@ -227,16 +225,15 @@ def _start(
 def _checked(
     C: Tensor, n_outputs: int, width: int, constraint: str, bounds: tuple[float, float], symmetrize: bool
 ) -> Tensor:
-    if constraint not in get_args(Constraint):
-        raise InputError(f"constraint must be one of {', '.join(get_args(Constraint))}, got {constraint!r}")
+    require_choice("constraint", constraint, get_args(Constraint))
     matrix = as_symmetric(C, "C", symmetrize=symmetrize)
     d = len(matrix)
-    if require_whole("n_outputs", n_outputs) > d:
+    if n_outputs > d:
         raise InputError(f"n_outputs must be from 1 to the {d} dimensions of C, got {n_outputs}; lower it to {d}")
-    if require_whole("width", width) < d and constraint == "orthonormal":
+    if width < d and constraint == "orthonormal":
         raise InputError(
-            f"W1 (h, {d}) cannot have orthonormal columns at width h = {width}; the least width is {d}, and from "
-            f"{d + n_outputs} on it never matters"
+            f"W1 (h, {d}) cannot have orthonormal columns at width h = {width}; pass a width of at least {d}; from "
+            f"{d + n_outputs} on it makes no difference"
         )
     _check_bounds(bounds, constraint, C.dtype, size=d, largest=float(matrix.abs().max()))
     return matrix
@@ -245,9 +242,9 @@ def _checked(
 def _check_bounds(
     bounds: tuple[float, float], constraint: str, dtype: torch.dtype, *, size: int, largest: float
 ) -> None:
-    """Refuse what are not two positive numbers, or not of such a size that the weights and the loss are held."""
+    """Refuse bounds that are not two positive numbers, or that take weights or loss out of the range of floats."""
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise InputError(f"bounds must be two numbers, of W1 and of W2, got {bounds}; pass a pair such as (1.0, 2.0)")
+        raise InputError(f"bounds must be two numbers, for W1 and W2, got {bounds}; pass a pair such as (1.0, 2.0)")
     require_positive(**{f"bounds[{i}]": bound for i, bound in enumerate(bounds)})
     c1, c2 = (float(bound) for bound in bounds)
     if constraint not in BOUNDED and (c1, c2) != (1.0, 1.0):
@@ -259,8 +256,8 @@ def _check_bounds(
     held = weights.tiny <= min(c1, c2) and max(c1, c2) <= weights.max and losses.tiny <= scale
     if not held or scale * max(1.0, size * size * largest) > losses.max:  # a bound on the sum of all |λ|
         raise InputError(
-            f"bounds {bounds} and a C of entries up to {largest:.3g} make weights or a loss beyond what "
-            f"{dtype} or float64 holds; take bounds nearer to 1, or divide C"
+            f"bounds {bounds} and a C with entries up to {largest:.3g} make weights or a loss beyond the range of "
+            f"{dtype} or float64; take bounds closer to 1, or divide C"
         )
 
 
@@ -268,7 +265,7 @@ def _note(constraint: str, *, k: int, p: int, z: int, d: int, h: int, n_negative
     if constraint == "orthonormal" and p > k:
         return (
             f"the width {h} is below d + z - k = {d + z - k}, so {p - k} directions with eigenvalues that are not "
-            f"negative are kept by force, and the loss is {worse:.6g} above that of problems 1 to 3"
+            f"negative cannot be dropped, and the loss is {worse:.6g} above that of problems 1 to 3"
         )
     if constraint not in ("orthonormal", "frobenius") and h < min(z, n_negative):
         return f"the width {h} is below min(z, negative eigenvalues) = {min(z, n_negative)} and limits the rank"

@@ -1,8 +1,8 @@
 r"""Paper B, (5): the data matrix C in which the loss (1) of a linear model is a trace.
 
 $\mathcal L = \sum_i u(x_i)^\top (\sum_q u(x_{iq}^-) - \sum_p u(x_{ip}^+))$ is Tr(Θ C Θ^T) for u = Θx. Everything here
-is a **sum** over anchors and over their positives and negatives, as in the paper; `pair_matrix` is paper A's mean with
-the other sign. Without negatives the loss is the non-contrastive (12) and $\tilde C = -\sum_i x_i x_i^{+\top}$: the
+is a **sum** over anchors and over their positives and negatives, as in the paper; `pair_matrix` is paper A's mean, with
+the opposite sign. Without negatives the loss is the non-contrastive (12) and $\tilde C = -\sum_i x_i x_i^{+\top}$: the
 paper's Sec. 5 prints it without the minus, which negates the loss (B.nc).
 """
 
@@ -13,7 +13,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kontrast.checks import features_not_finite, in_words, require_whole
+from kontrast.checks import (
+    features_not_finite,
+    in_words,
+    require_callable,
+    require_floating,
+    require_shape,
+    require_type,
+    require_whole,
+)
 from kontrast.data import Pairs, pair_matrix
 from kontrast.errors import InputError
 
@@ -31,21 +39,21 @@ def data_matrix(
 
     Args:
         pairs: N anchors with any number of positives and negatives, shared or weighted.
-        features: φ, from points as they stand in `pairs.x` to rows (b, d); None takes the points themselves, flattened.
+        features: φ, from points as they are in `pairs.x` to rows (b, d); None takes the points themselves, flattened.
         symmetric: C = (C̃ + C̃^T)/2, which has the same trace; False keeps C̃.
-        batch_size: anchors at a time, so that no more than three such blocks of features are ever held; each block of
-            anchors then computes its partners' features anew, weighted shared negatives all of them. None computes
-            the features of the pool once and holds them.
+        batch_size: anchors at a time, so that at most three such blocks of features are held. Each block of anchors
+            then computes its partners' features again, and all of them if negatives are shared and weighted. None
+            computes the features of the pool once and holds them.
 
     Returns:
         (d, d) in the features' number type; blocks are added up in float64.
     """
     _require_pairs(pairs)
-    _require_function("features", features)
+    if features is not None:
+        require_callable("features", features, "pass a function from points to rows, or None")
     if pairs.n_anchors == 0:
         raise InputError("there are no anchors, so there is nothing to sum over; pass at least 1")
-    if not pairs.x.is_floating_point():
-        raise InputError(f"pairs.x must be floating-point, got {pairs.x.dtype}; use pairs.to(dtype=torch.float64)")
+    require_floating("pairs.x", pairs.x, "use pairs.to(dtype=torch.float64)")
     size = BLOCK if batch_size is None else require_whole("batch_size", batch_size)
     look_up = _features_of(pairs, features, hold=batch_size is None)
     with torch.no_grad():
@@ -83,17 +91,16 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
         view_mean: m, from samples (N, d) to the means of their views; None is the identity (x⁺ = x + noise).
         contrastive: False drops the negatives, (12): $-\mathrm{sym}\sum_i x_i m(x_i)^\top$.
     """
-    least = 2 if contrastive else 1
-    if not _are_rows(x) or len(x) < least or x.shape[1] == 0:
-        raise InputError(
-            f"x must be floating-point rows (N, d) of at least {least} samples, got {in_words(x)}; use "
-            "torch.as_tensor(x).double(), with a row for each sample"
-        )
-    _require_function("view_mean", view_mean)
+    require_floating("x", x)
+    require_shape("x", x, ("N", "d"), "pass one row per sample")
+    if contrastive and len(x) < 2:
+        raise InputError("x must have at least 2 rows, got 1: a negative is another sample")
+    if view_mean is not None:
+        require_callable("view_mean", view_mean, "pass a function from samples (N, d) to the means of their views")
     rows = x.detach().double()
     means = x if view_mean is None else view_mean(x)
-    if not _are_rows(means) or means.shape != rows.shape:
-        raise InputError(f"view_mean must keep the shape {tuple(x.shape)} of the samples, got {in_words(means)}")
+    require_floating("view_mean(x)", means)
+    require_shape("view_mean(x)", means, x.shape)
     mean = means.detach().double()
     if contrastive:
         centered = rows - rows.mean(0)
@@ -106,27 +113,17 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
 
 
 def _require_pairs(pairs: Pairs) -> None:
-    if not isinstance(pairs, Pairs):
-        raise InputError(f"pairs must be Pairs, got {type(pairs).__name__}; make them with kontrast.data.make_pairs")
-
-
-def _require_function(name: str, function: Features | None) -> None:
-    if function is not None and not callable(function):
-        raise InputError(f"{name} must be a function of rows, or None, got {function!r}; pass one that maps tensors")
-
-
-def _are_rows(rows: Tensor) -> bool:
-    return isinstance(rows, Tensor) and rows.ndim == 2 and rows.is_floating_point()
+    require_type("pairs", pairs, Pairs, "make them with kontrast.data.make_pairs")
 
 
 def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Features:
-    """The features of points of the pool, by their indices: looked up, or computed anew."""
+    """A function from indices of the pool to the features of its points: looked up, or computed each time."""
 
     def compute(points: Tensor) -> Tensor:
         rows = points.flatten(1) if features is None else features(points)
-        if not _are_rows(rows) or len(rows) != len(points):
+        if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.shape[:-1] != (len(points),):
             raise InputError(
-                f"features must give floating-point rows ({len(points)}, d) for {len(points)} points, got "
+                f"features must return floating-point rows ({len(points)}, d) for {len(points)} points, got "
                 f"{in_words(rows)}"
             )
         return rows
@@ -138,14 +135,14 @@ def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Feat
 
 
 def _shared_sum(pairs: Pairs, look_up: Features, size: int) -> Tensor | None:
-    """The sum over negatives that all anchors share with weight 1, which one pass finds for all of them."""
+    """The sum over negatives that all anchors share with weight 1, computed once for all of them; else None."""
     if len(pairs.negative) != 1 or pairs.n_negatives == 0 or pairs.negative_weight is not None:
         return None
     return torch.stack([look_up(chunk).sum(0) for chunk in torch.split(pairs.negative[0], size)]).sum(0)
 
 
 def _add_partners(total: Tensor, pairs: Pairs, block: Tensor, look_up: Features, size: int, *, negatives: bool) -> None:
-    """Take some anchors' positives off `total`, (b, d), and add their negatives where these are still to come."""
+    """Subtract some anchors' positives from `total`, (b, d), and add their negatives unless these are in it already."""
     for index in pairs.positive[block].unbind(1):
         total -= look_up(index)
     if not negatives or pairs.n_negatives == 0:

@@ -1,4 +1,4 @@
-r"""Deep linear networks under orthogonality constraints (paper B, Sec. 4): their outputs obey one small equation.
+r"""The flow of deep linear networks under orthogonality constraints (paper B, Sec. 4): one equation for the outputs.
 
 The network is $u(x) = W_l^\top W_{l-1} \cdots W_1 x$ with $W_i^\top W_i = I$, its loss (7) $\mathrm{Tr}(u C u^\top)$
 with C of (5). In the eigenbasis $C = V \Lambda V^\top$ and with $q = [u(v_1), \dots, u(v_d)]^\top$, (d, z),
@@ -6,11 +6,12 @@ training obeys
 
 $$\dot q = -\alpha \Lambda q + \gamma \Lambda q q^\top q + \beta q q^\top \Lambda q, \qquad \alpha = \beta + \gamma,$$
 
-whatever the width. What β and γ are depends on what "gradient descent under the constraint" means (claim B.thm2):
+whatever the width. β and γ depend on the meaning of "gradient descent under the constraint" (claim B.thm2):
 
 * "grassmann", γ = 2, β = 2: the left factor $I - W W^\top$ on every layer. This is the paper's (8), for every depth,
-  as square layers do not move at all.
-* "polar", γ = 1, β = 3 + m for m = l − 2 square layers: a plain step, then the nearest frame; what the paper runs.
+  because square layers do not move.
+* "polar", γ = 1, β = 3 + m for m = l − 2 square layers: a plain step, then the nearest frame (the paper's
+  experiments).
 * "oja", γ = 0, β = 2l: the canonical metric of the Stiefel manifold; Oja's flow.
 
 With γ = 0, and for z = 1 in all three, the equation has an exact solution.
@@ -28,7 +29,15 @@ from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.checks import increasing_times, require_positive, require_whole
+from kontrast.checks import (
+    in_words,
+    increasing_times,
+    require_choice,
+    require_finite,
+    require_positive,
+    require_type,
+    require_whole,
+)
 from kontrast.deep_linear.flow_laws import (
     Array,
     Flow,
@@ -46,9 +55,9 @@ from kontrast.nets import MLP, parameters_of
 
 Method = Literal["auto", "exact", "dop853"]
 STEPS: dict[str, Step] = {"grassmann": grassmann_step, "polar": polar_step, "oja": cayley_step}
-LONGEST = 2e5  # α · time · max |λ| that is integrated: half a minute for d = 784
+LONGEST = 2e5  # the largest α · time · max |λ| that is integrated: half a minute for d = 784
 FINEST = 1e-13  # DOP853 takes no relative tolerance below 100 roundings
-ABOVE_ONE = 1e-6  # by how much a singular value of the start may exceed 1 through rounding, float32's included
+ABOVE_ONE = 1e-6  # the excess over 1 of a singular value of the start that counts as rounding, float32's included
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +84,14 @@ class DeepLinearFlow:
         d = len(self.basis)
         if not _is_real(x) or x.ndim != 2 or x.shape[1] != d:
             raise InputError(
-                f"points must be rows (n, {d}), as C is {(d, d)}, in a real tensor, got {_in_words(x)}; convert an "
-                "array with torch.as_tensor(x)"
+                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {in_words(x)}; convert an array with "
+                "torch.as_tensor(x)"
             )
         return x.detach().to(self.maps) @ self.maps
 
     def projections(self, k: int) -> Tensor:
         """The norms (T, k) of the projections of v_1 … v_k on the span of q's columns (Fig. 4); 0 where q is 0."""
-        k = require_whole("k", k)
-        if k > len(self.basis):
-            raise InputError(f"k must be at most the {len(self.basis)} eigenvectors, got {k}")
+        k = require_whole("k", k, most=len(self.basis))
         left, sizes, _ = torch.linalg.svd(self.q, full_matrices=False)
         spanned = sizes > len(self.basis) * torch.finfo(torch.float64).eps * sizes[:, :1]
         return torch.sum(left[:, :k].square() * spanned[:, None], dim=2).sqrt()
@@ -105,16 +112,16 @@ def deep_linear_flow(
 
     Args:
         C: the data matrix (d, d) of (5), symmetric; `kontrast.deep_linear.data_matrix`.
-        start: the map (d, z) at time 0, u_0(x) = start^T x: `net(torch.eye(d))`. Its singular values are at most 1, as
-            those of a product of orthonormal layers are. For a diagonal C it is the paper's q.
+        start: the map (d, z) at time 0, u_0(x) = start^T x: `net(torch.eye(d))`. Its singular values are at most 1,
+            like those of a product of orthonormal layers. For a diagonal C it is the paper's q.
         times: increasing, from 0 on; time is learning rate × steps.
-        flow: which descent the network takes, see `flow_law`.
+        flow: the kind of descent, see `flow_law`.
         depth: its number of hidden layers; "grassmann" does not depend on it.
-        method: "dop853" integrates; "exact" takes the exact solution where there is one (z = 1, up to one quadrature;
-            "oja", up to a rotation of the outputs); "auto" is "exact" for z = 1 and "dop853" for z > 1, always the
-            outputs themselves. The rotation of exact "oja" outputs is that of the steps from each time to the next, so
-            that it depends on which other times are asked for, and tends to the true one as these grow dense;
-            `projections`, `losses` and q q^T do not depend on them.
+        method: "dop853" integrates. "exact" takes the exact solution where there is one (z = 1, up to one quadrature;
+            "oja", up to a rotation of the outputs). "auto" is "exact" for z = 1 and "dop853" for z > 1, and always
+            gives the outputs themselves. The rotation of exact "oja" outputs is found from each time to the next. So it
+            depends on the other times in `times`, and tends to the true one as these become dense; `projections`,
+            `losses` and q q^T do not depend on them.
         tolerance: relative, of the integration.
         symmetrize: take (C + C^T)/2 instead of refusing a C that is not symmetric.
     """
@@ -123,9 +130,8 @@ def deep_linear_flow(
     times_ = increasing_times(times)
     require_positive(tolerance=tolerance)
     if tolerance < FINEST:
-        raise InputError(f"tolerance must be at least {FINEST:g}, what float64 can hold, got {tolerance:g}; raise it")
-    if method not in get_args(Method):
-        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+        raise InputError(f"tolerance must be at least {FINEST:g}, the limit of float64, got {tolerance:g}; raise it")
+    require_choice("method", method, get_args(Method))
     z = map0.shape[1]
     if method == "exact" and z > 1 and law.gamma != 0:
         raise InputError(f"no exact solution of the {flow!r} flow is known for z = {z}; use method='dop853'")
@@ -134,7 +140,7 @@ def deep_linear_flow(
     scale = float(eigenvalues.abs().max()) or 1.0  # only Λt matters; the solvers' tolerances are for |Λ| = 1
     if not np.isfinite(float(times_[-1]) * scale):
         raise InputError(
-            f"time={times_[-1]:g} × eigenvalues of up to {scale:.3g} is beyond what floats hold; divide C by the "
+            f"time={times_[-1]:g} × eigenvalues of up to {scale:.3g} is beyond the range of floats; divide C by the "
             "number of anchors, or take the limit instead"
         )
     values, clock = eigenvalues.cpu().numpy() / scale, times_ * scale
@@ -164,9 +170,9 @@ def deep_linear_descent(
 ) -> Trajectory:
     """Paper B's (11) with its missing factor: q_{t+1} = q_t + η q'(q_t). Outputs are q, (d, z), in the eigenbasis of C.
 
-    `printed=True` takes (11) as it is printed, without the factor 2 of (8), so that it needs twice the steps.
-    `eigenbasis=False` is the same equation for the map (d, z) itself, u(x) = outputs^T x: no eigenproblem comes before
-    the first step, and every step multiplies by C. For a few hundred steps of a large d that is sooner done.
+    `printed=True` takes (11) as printed, without the factor 2 of (8), and so needs twice the steps.
+    `eigenbasis=False` is the same equation for the map (d, z) itself, u(x) = outputs^T x: no eigenproblem is solved
+    before the first step, and every step multiplies by C. For a few hundred steps at large d that is faster.
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
@@ -192,7 +198,7 @@ def train_deep_linear(
     tolerance: float = 0.0,
     symmetrize: bool = False,
 ) -> Trajectory:
-    """Training of a real deep linear network on (7), every layer under W^T W = I. Outputs are q, (d, z).
+    """Train an actual deep linear network on (7), every layer under W^T W = I. Outputs are q, (d, z).
 
     The three kinds of descent are those of `flow_law`: tangent step and QR ("grassmann"), plain step and polar factor
     ("polar"), Cayley's transform ("oja"). To order η each follows its flow.
@@ -211,23 +217,8 @@ def train_deep_linear(
     """
     C = as_symmetric(C, "C", symmetrize=symmetrize)
     flow_law(flow)  # refuses an unknown one
-    if not isinstance(net, MLP):
-        raise InputError(
-            f"the network must be MLP({len(C)}, width, z, activation='linear', parametrization='orthogonal') of "
-            f"kontrast.nets, got {type(net).__name__}"
-        )
-    C = C.to(net.output.device)
-    if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != len(C):
-        raise InputError(
-            f"the network must be MLP({len(C)}, width, z, activation='linear', parametrization='orthogonal'), "
-            f"got MLP {net.extra_repr()}"
-        )
-    if net.width < net.d_in:
-        raise InputError(
-            f"W_1^T W_1 = I needs a width of at least the {net.d_in} inputs, got {net.width}; raise the width"
-        )
-    eigenvalues, basis = (part.to(net.output.dtype) for part in torch.linalg.eigh(C))
-
+    _require_deep_linear(net, len(C))
+    eigenvalues, basis = (part.to(net.output.dtype) for part in torch.linalg.eigh(C.to(net.output.device)))
     parameters = parameters_of(net)
     return gradient_descent(
         net.at,
@@ -244,8 +235,19 @@ def train_deep_linear(
     )
 
 
+def _require_deep_linear(net: MLP, d: int) -> None:
+    wanted = f"MLP({d}, width, z, activation='linear', parametrization='orthogonal')"
+    require_type("net", net, MLP, f"pass {wanted}")
+    if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != d:
+        raise InputError(f"net must be {wanted}, got MLP {net.extra_repr()}")
+    if net.width < net.d_in:
+        raise InputError(
+            f"W_1^T W_1 = I needs a width of at least the {net.d_in} inputs, got {net.width}; raise the width"
+        )
+
+
 class _OutputDescent:
-    """(11): q itself descends, in as few products as there can be, as each costs more to start than to do."""
+    """(11): descent of q itself, in as few products as possible, as each costs more to launch than to compute."""
 
     def __init__(self, law: FlowLaw, C: Callable[[Tensor], Tensor], q: Tensor, learning_rate: float) -> None:
         self.law, self.C, self.q, self.rate = law, C, q.clone(), learning_rate
@@ -278,8 +280,8 @@ class _OutputDescent:
 def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance: float) -> Array:
     r"""The flow of q and of rows r below it, $r^\top r = I - q^\top q$, $\dot r = \alpha r M$, $M = q^\top \Lambda q$.
 
-    Where M is positive, rounding alone drives q off the singular value 1, which the network of a width below d + z
-    keeps; r, a row for each smaller one, keeps it too. Written as here, $q^\top q + r^\top r$ does not move at all.
+    A network of width below d + z keeps a singular value 1 of q. Where M is positive, rounding alone would drive q off
+    it; r, with one row per smaller singular value, prevents that: as written here, $q^\top q + r^\top r$ never moves.
     """
     if times[-1] == 0:
         return q0[None]
@@ -306,24 +308,18 @@ def _integrated(law: FlowLaw, values: Array, q0: Array, times: Array, tolerance:
 
 
 def _require_short(law: FlowLaw, largest: float, time: float) -> None:
-    """Refuse what explicit steps of about 1/(α|λ|) follow for minutes, or hours: long times, or a C of large scale."""
+    """Refuse long times, or a C of large scale, that explicit steps of about 1/(α|λ|) would follow for minutes."""
     if law.alpha * largest * time > LONGEST:
         most = LONGEST / (law.alpha * largest)
         raise InputError(
-            f"time={time:g} is long for eigenvalues of up to {largest:.3g}: at most {most:.3g} is followed step by "
+            f"time={time:g} is too long for eigenvalues of up to {largest:.3g}: at most {most:.3g} is followed step by "
             "step; take the limit instead, or flow='oja' with its exact solution, or divide C by the number of anchors"
         )
 
 
 def _is_real(given: Tensor) -> bool:
-    """Whether it is a tensor without imaginary parts, which would be dropped."""
+    """Whether it is a real tensor: imaginary parts would be dropped."""
     return isinstance(given, Tensor) and not given.is_complex()
-
-
-def _in_words(given: Tensor) -> str:
-    if not isinstance(given, Tensor):
-        return type(given).__name__
-    return f"{given.dtype} {tuple(given.shape)}" if given.is_complex() else f"{tuple(given.shape)}"
 
 
 def _checked_start(start: Tensor, C: Tensor) -> Tensor:
@@ -332,17 +328,16 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
     if not _is_real(start) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
         raise InputError(
             f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, in a real tensor, got "
-            f"{_in_words(start)}; take net(torch.eye({d})) of an orthogonal MLP"
+            f"{in_words(start)}; use net(torch.eye({d})) of an orthogonal MLP"
         )
     map0 = start.detach().to(C)
-    if not torch.isfinite(map0).all():
-        raise InputError("start holds NaN or infinite values")
+    require_finite("start", map0)
     left, sizes, right = torch.linalg.svd(map0, full_matrices=False)
     largest = float(sizes[0])
     if largest > 1 + ABOVE_ONE:
         raise InputError(
-            f"start must have singular values of at most 1, as a product of orthonormal layers has, got {largest:.6g}; "
-            f"divide it by {largest:.6g}, or take net(torch.eye({d})) of an orthogonal MLP"
+            f"start must have singular values of at most 1, like a product of orthonormal layers, got {largest:.6g}; "
+            f"divide it by {largest:.6g}, or use net(torch.eye({d})) of an orthogonal MLP"
         )
     ones = sizes > 1 - rounding(d, start.dtype)
     return torch.matmul(left * torch.where(ones, 1.0, sizes), right) if ones.any() else map0

@@ -1,4 +1,4 @@
-"""The flows of deep linear networks as equations: their laws, and the solutions that are exact (paper B, Sec. 4)."""
+"""The equations that deep linear networks obey, and their exact solutions (paper B, Sec. 4)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from scipy import linalg, special
 from scipy.integrate import solve_ivp
 
-from kontrast.checks import require_whole
-from kontrast.errors import ConvergenceError, InputError
+from kontrast.checks import require_choice, require_whole
+from kontrast.errors import ConvergenceError
 
 Flow = Literal["grassmann", "polar", "oja"]
 Array = np.ndarray[Any, np.dtype[np.float64]]
-LONGEST = 300.0  # the largest spread of exponents in one exact step of Oja's flow: e^-300 is far from underflow
+LONGEST = 300.0  # the largest range of exponents in one exact step of Oja's flow: e^-300 is far from underflow
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,15 @@ class FlowLaw:
         return self.beta + self.gamma
 
     def velocity(self, values: Any, q: Any) -> Any:
-        """The q' at q (…, d, z) for the eigenvalues (…, d, 1) of C; of numpy arrays as of tensors."""
+        """The q' at q (…, d, z) for the eigenvalues (…, d, 1) of C, as numpy arrays or as tensors."""
         drift, transposed = values * q, q.swapaxes(-1, -2)
         return -self.alpha * drift + self.gamma * (drift @ (transposed @ q)) + self.beta * (q @ (transposed @ drift))
 
 
 def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
-    """The equation that a network of `depth` hidden layers, l = depth + 1 in all, obeys under one kind of descent."""
-    require_whole("depth", depth)
-    if flow not in get_args(Flow):
-        raise InputError(f"flow must be one of {', '.join(get_args(Flow))}, got {flow!r}")
+    """The equation of a network with `depth` hidden layers, l = depth + 1 in all, under one kind of descent."""
+    depth = require_whole("depth", depth)
+    require_choice("flow", flow, get_args(Flow))
     laws = {
         "grassmann": FlowLaw(beta=2, gamma=2),
         "polar": FlowLaw(beta=3 + (depth - 1), gamma=1),
@@ -54,11 +53,11 @@ def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
 def oja_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
     r"""Oja's flow q' = −c(I − qq^T)Λq at all times: $q q^\top = E q_0 [I + q_0^\top(E^2 - I)q_0]^{-1} q_0^\top E$.
 
-    With more rows $r$, $r^\top r = I - q^\top q$, of eigenvalue 0 below it q is a frame, and its span is moved by
+    Rows $r$ of eigenvalue 0 below q, with $r^\top r = I - q^\top q$, complete it to a frame, whose span is moved by
     $E = e^{-c\Lambda t}$ alone. So q is the upper part of the orthonormal factor of $E [q_0; r_0]$. The rows differ by
-    hundreds of orders of magnitude: Householder QR with the largest rows first and with pivoting is exact to rounding
-    row by row (Cox & Higham 1998), and long times are split where the smallest would underflow. The columns differ as
-    much, so that the rotation which makes the factor the nearest one, U V^T, is kept beside it.
+    hundreds of orders of magnitude: Householder QR with pivoting and the largest rows first is exact to rounding in
+    every row (Cox & Higham 1998), and long times are split before the smallest underflows. The columns differ as
+    much, so the rotation U V^T that turns the factor into the nearest frame is kept separately.
     """
     rest = remainder(q0)
     all_values = np.concatenate([values, np.zeros(len(rest))])
@@ -77,19 +76,19 @@ def oja_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
 
 
 def remainder(q0: Array) -> Array:
-    """An r with r^T r = I − q^T q: a row for every singular value below 1, none for those within rounding of 1."""
+    """Rows r with r^T r = I − q^T q: one per singular value below 1, none for those within rounding of 1."""
     _, sizes, right = np.linalg.svd(q0, full_matrices=False)
     below = sizes < 1 - rounding(len(q0), torch.float64)
     return np.asarray(np.sqrt((1 - sizes[below]) * (1 + sizes[below]))[:, None] * right[below])
 
 
 def rounding(d: int, dtype: torch.dtype) -> float:
-    """By how much rounding may move a singular value 1 of a map with d rows."""
+    """The largest change by rounding of a singular value 1 of a map with d rows."""
     return 8 * math.sqrt(d) * torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
 
 
 def _orthonormal_factor(matrix: Array) -> tuple[Array, Array]:
-    """Q, exact to rounding row by row, so that a row of zeros stays one, and the T of the nearest frame Q T."""
+    """Q, exact to rounding in every row (a row of zeros stays one), and the T of the nearest frame Q T."""
     order = np.argsort(-np.abs(matrix).max(axis=1), kind="stable")
     Q, R, pivots = linalg.qr(matrix[order], mode="economic", pivoting=True, check_finite=False)
     signs = np.where(R.diagonal() < 0, -1.0, 1.0)
@@ -103,8 +102,8 @@ def _orthonormal_factor(matrix: Array) -> tuple[Array, Array]:
 def one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
     r"""The solution for z = 1 (paper B, Theorem 3), up to one quadrature; in logarithms, so that nothing overflows.
 
-    q = w √(ρ/N) with w = e^{−Λτ}q_0, N = |w|² and ρ = |q|². As functions of N, ρ^α/(1 − ρ)^β goes as N^α, and time runs
-    as dτ/dt = α − γρ. For (8) that is ρ = (−κ + √(κ² + 4κ))/2 with κ = ρ_0²/(1 − ρ_0)·(N/N_0)².
+    q = w √(ρ/N) with w = e^{−Λτ}q_0, N = |w|² and ρ = |q|². ρ^α/(1 − ρ)^β is proportional to N^α, and time runs as
+    dτ/dt = α − γρ. For (8) that is ρ = (−κ + √(κ² + 4κ))/2 with κ = ρ_0²/(1 − ρ_0)·(N/N_0)².
     """
     nonzero = q0 != 0
     if not nonzero.any():
@@ -112,13 +111,13 @@ def one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) ->
     logs, least = 2 * np.log(np.abs(q0[nonzero])), float(values[nonzero].min())
 
     def log_parts(tau: float) -> Array:
-        """The log of w², up to −2λτ of the least λ, beside which long times would drown the differences."""
+        """The log of w² without −2λτ of the smallest λ, in which the differences would be lost at long times."""
         return np.asarray(logs - 2 * (values[nonzero] - least) * tau)
 
     def log_N(tau: float) -> float:
         return float(special.logsumexp(log_parts(tau))) - 2 * least * tau
 
-    size, log_size = float(q0 @ q0), log_N(0)  # the first underflows for tiny starts
+    size, log_size = float(q0 @ q0), log_N(0)  # `size` underflows for tiny starts
     on_the_sphere = size >= 1 - 2 * rounding(len(q0), torch.float64)  # |q| = 1 stays
     start = math.inf if on_the_sphere else _potential(law, log_size - math.log1p(-size))
 

@@ -1,4 +1,4 @@
-"""How far a network is from the linear network with the same weights (paper B, Sec. 3.1)."""
+"""The distance of a network from the linear network with the same weights (paper B, Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_shape, require_type
 from kontrast.errors import InputError
 from kontrast.nets import ACTIVATIONS, MLP, Activation, Pointwise, activation_from, hidden_activations
 
-KINK = 1e-6  # two sides of zero whose slopes differ by more have a kink between them
+KINK = 1e-6  # a larger difference between the slopes on the two sides of zero is a kink
 
 
 @dataclass(frozen=True, eq=False)
 class NonlinearGap:
-    r"""$\lVert u^\phi(x) - u^I(x) \rVert$ beside $\lVert u^I(x) \rVert$, point by point and over all points.
+    r"""$\lVert u^\phi(x) - u^I(x) \rVert$ and $\lVert u^I(x) \rVert$, point by point and over all points.
 
     Under orthogonality $u^I$ itself vanishes as $\sqrt{z/h}$ with the width, so a small absolute difference says
-    nothing by itself: a network is almost linear where the relative one is small.
+    nothing: a network is almost linear where the relative difference is small.
     """
 
     differences: Tensor  # (n,) ‖u^φ(x) − u^I(x)‖
@@ -32,7 +33,7 @@ class NonlinearGap:
 
     @property
     def relative(self) -> float:
-        """The same over the root mean square of ‖u^I(x)‖; NaN where both are zero throughout."""
+        """The same over the root mean square of ‖u^I(x)‖; NaN where both are zero everywhere."""
         return float((self.differences.square().mean() / self.sizes.square().mean()).sqrt())
 
 
@@ -48,14 +49,10 @@ def nonlinear_gap(
     Args:
         net: an `MLP` in any parametrisation; not changed.
         x: points, (n, d_in), or images of that many pixels.
-        activation: another φ than the net's own.
-        parameters: other weights than the net's own, by its names.
+        activation: a φ other than the net's own.
+        parameters: weights other than the net's own, by its names.
     """
-    if not isinstance(net, MLP):
-        raise InputError(
-            f"only an MLP has a linear twin with the same weights, got {type(net).__name__}; compare the outputs of "
-            "two other networks by output_gap"
-        )
+    require_type("net", net, MLP, "compare the outputs of two other networks with output_gap")
     phi = net.activation if activation is None else activation_from(activation)
     net.check_rows(x)
     V, W = net.layers(parameters)
@@ -68,11 +65,9 @@ def nonlinear_gap(
 
 
 def output_gap(nonlinear: Tensor, linear: Tensor) -> NonlinearGap:
-    """The same for the outputs (n, z) of any two networks at the same points: two that were trained, say."""
-    if nonlinear.ndim != 2 or nonlinear.shape != linear.shape or 0 in linear.shape:
-        raise InputError(
-            f"two outputs must be (n, z) over the same points, got {tuple(nonlinear.shape)} and {tuple(linear.shape)}"
-        )
+    """The gap between the outputs (n, z) of any two networks at the same points, such as two trained ones."""
+    require_shape("linear", linear, ("n", "z"))
+    require_shape("nonlinear", nonlinear, linear.shape, "pass the outputs of both networks at the same points")
     return NonlinearGap((nonlinear - linear).norm(dim=1), linear.norm(dim=1))
 
 
@@ -87,8 +82,8 @@ def unit_slope(activation: str | Activation | Pointwise) -> Activation:
     if abs(jump) > KINK or abs(slope) < KINK:
         what = f"a kink (its slope jumps by {jump:.3g})" if abs(jump) > KINK else f"the slope {slope:.3g}"
         raise InputError(
-            f"activation {phi.name} has {what} at 0, so no multiple of it has the slope 1 there; take a smooth one "
-            "that rises through 0, such as tanh, sigmoid or gelu"
+            f"activation {phi.name} has {what} at 0, so no multiple of it has slope 1 there; take a smooth one that "
+            "rises through 0, such as tanh, sigmoid or gelu"
         )
     return Activation(
         f"{phi.name} at unit slope",

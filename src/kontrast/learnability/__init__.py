@@ -1,4 +1,9 @@
-"""Paper D: linearized training, learning rates, kernel regression, eigenlearning, bounds."""
+"""Paper D: McKinzie's review of Lee et al., "Wide Neural Networks of Any Depth Evolve as Linear Models" (2019).
+
+https://arxiv.org/abs/1902.06720, and of Simon et al., "The Eigenlearning Framework" (2021),
+https://arxiv.org/abs/2110.03922. A wide network trains like its linearisation, so it learns like kernel regression, and
+the eigenvalues of the kernel predict how much of a function it learns from n samples.
+"""
 
 from kontrast.learnability.bounds import (
     JacobianBall,
@@ -7,7 +12,6 @@ from kontrast.learnability.bounds import (
     gronwall,
     gronwall_at_new_point,
     jacobian_at,
-    jacobian_on_ball,
     linearization_constants,
     required_width,
     taylor_remainder,
@@ -25,38 +29,19 @@ from kontrast.learnability.domains import (
     zonal_polynomials,
 )
 from kontrast.learnability.eigenlearning import Prediction, Spectrum, kappa, predict_learning
-from kontrast.learnability.learning_rates import LearningRates, learning_rates
-from kontrast.learnability.linearized import (
-    LinearizationGap,
-    LinearizedFlow,
-    LinearizedNetwork,
-    linearization_gap,
-    linearized_flow,
-    linearized_mse,
-)
-from kontrast.learnability.mse import Ensemble, MSETraining, ensemble, mse_training
+from kontrast.learnability.learning_rates import learning_rates
+from kontrast.learnability.linearized import linearization_gap, linearized_flow, linearized_mse
+from kontrast.learnability.measured import MeasuredLearning, learnability, measure_learning
+from kontrast.learnability.mse import MSETraining, ensemble, mse_training
 from kontrast.learnability.pointwise import PointPrediction, predict_at_points
 from kontrast.learnability.regression import KernelRegression, kernel_regression
-from kontrast.learnability.transfer import (
-    Eigensystem,
-    MeasuredLearning,
-    eigensystem,
-    learnability,
-    measure_learning,
-    transfer_derivative,
-    transfer_matrix,
-)
+from kontrast.learnability.transfer import Eigensystem, eigensystem, transfer_derivative, transfer_matrix
 
 __all__ = [
     "Eigensystem",
-    "Ensemble",
     "JacobianBall",
     "KernelRegression",
-    "LearningRates",
     "LinearizationConstants",
-    "LinearizationGap",
-    "LinearizedFlow",
-    "LinearizedNetwork",
     "MSETraining",
     "MeasuredLearning",
     "Parities",
@@ -73,7 +58,6 @@ __all__ = [
     "hypercube",
     "hypercube_spectrum",
     "jacobian_at",
-    "jacobian_on_ball",
     "kappa",
     "kernel_regression",
     "learnability",

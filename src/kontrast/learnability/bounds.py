@@ -1,17 +1,17 @@
-r"""The bounds of paper D's Theorems B.2 and B.3, with constants found in a network instead of assumed.
+r"""The bounds of paper D's Theorems B.2 and B.3, with constants measured in a network instead of assumed.
 
-The network is `MLP(depth=1, parametrization="standard")`, n its width, with $\hatΘ = J J^\top/n$ and descent on ½‖f(X)
-− Y‖² at the rate η_0/n. Forms: "printed" has one K for (55) and (56), as the paper; "sharp" is the same proof with the
-losses taken out: ‖J‖₂ for ‖J‖_F, the slope of (56) apart from the norm of (55), and $\hatΘ_0$ itself in the place of
-its limit Θ, so that (79) is not needed. What is wrong in the printed proof, none of it beyond repair:
+The network is `MLP(depth=1, parametrization="standard")` of width n, with $\hatΘ = J J^\top/n$ and descent on ½‖f(X)
+− Y‖² at the rate η_0/n. Forms: "printed" has one K for (55) and (56), like the paper. "sharp" is the same proof without
+its losses: ‖J‖₂ for ‖J‖_F, the slope of (56) separate from the norm of (55), and $\hatΘ_0$ itself instead of its limit
+Θ, so that (79) is not needed. The errors in the printed proof, which can all be repaired:
 
 * (79) must read ‖Θ − Θ̂_0‖ ≤ λ_min/3: with its factor η_0 it is too weak for η_0 > 1. (80) does not follow from it but
   from η_0 ≤ 2/(λ_min + λ_max). (84) to (86) have (1 − η_0)λ_min for 1 − η_0 λ_min; (87) is right.
-* (14), (72): a vector function has no mean value θ̃; its mean Jacobian J̄ on the way from θ_t to θ_{t+1} serves.
-* Lemma B.1 is used on the ball of radius 3KR_0/(λ_min √n), so K may not depend on C. At one width it does; see
+* (14), (72): a vector function has no mean value θ̃; the mean Jacobian J̄ between θ_t and θ_{t+1} serves instead.
+* Lemma B.1 is used on the ball of radius 3KR_0/(λ_min √n), so K may not depend on C. At a fixed width it does; see
   `closed_ball`. K > 1 is not needed.
-* (22), (101) have f(θ_t) for f(θ_0). (24), (103) is no inequality, (25), (104) no equality; but with J̄ (110) is true.
-* And (22) to (30), (101) to (110) follow f_lin along the network's own θ_t, a Taylor remainder. Theorem B.3 is about
+* (22), (101) have f(θ_t) for f(θ_0). (24), (103) is not an inequality, (25), (104) not an equality; with J̄ (110) holds.
+* (22) to (30), (101) to (110) follow f_lin along the network's own θ_t, a Taylor remainder. Theorem B.3 is about
   another f_lin, trained by itself: `theorem_b3` has that for descent.
 * (17) has g(s) for g_lin(s) in its last integral, and its h(s − t) has the kernel at a wrong time. (21) has R_0 for
   R_0².
@@ -22,12 +22,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kontrast.bounds import Assumption, Bound, Form
-from kontrast.checks import require_not_negative, require_positive
+from kontrast.checks import (
+    require_choice,
+    require_finite,
+    require_floating,
+    require_matrix,
+    require_not_negative,
+    require_positive,
+    require_type,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk, infinite_nngp
 from kontrast.nets import MLP, slopes_of
@@ -37,7 +47,7 @@ _FORMS = ("printed", "sharp")
 
 @dataclass(frozen=True)
 class LinearizationConstants:
-    r"""What Theorems B.2 and B.3 are made of, for one net at its start, its data and one learning rate.
+    r"""The constants of Theorems B.2 and B.3 for one net at its start, its data and one learning rate.
 
     Θ, the limit of $\hatΘ_0$ at infinite width, is the NNGP kernel: of JJ^T/n the output layer's part is φ(Vx)·φ(Vy)/n,
     and the first layer's Σ_i w_i² φ'φ' x·y/n falls as 1/n.
@@ -66,8 +76,8 @@ class LinearizationConstants:
 class JacobianBall:
     """Lemma B.1's constants: ‖J‖_F/√n ≤ `norm` (55), ‖J‖₂/√n ≤ `operator_norm`, and (56) with `slope` for K.
 
-    `proved` ones hold on the whole ball about θ_0. Others are the largest at some points of it: the true K, and every
-    bound made of it, is at least as large.
+    `proved` constants hold on the whole ball around θ_0. Others are the largest at some points of it: the true K, and
+    every bound made with it, is at least as large.
     """
 
     radius: float
@@ -83,20 +93,16 @@ class JacobianBall:
 
 
 def linearization_constants(net: MLP, x: Tensor, targets: Tensor, *, learning_rate: float) -> LinearizationConstants:
-    """The constants at the net's own parameters, taken to be θ_0.
+    """The constants at the net's current parameters, which are taken as θ_0.
 
     Args:
         net: `MLP(depth=1, parametrization="standard")`.
-        x: training inputs (m, d), no two alike.
+        x: training inputs (m, d), all different.
         targets: Y, (m, d_out).
         learning_rate: η_0; steps have η_0/n.
     """
-    x = _check_net(net, x)
-    if not isinstance(targets, Tensor) or targets.shape != (len(x), net.d_out) or not targets.is_floating_point():
-        given = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
-        raise InputError(f"targets must be a float tensor ({len(x)}, {net.d_out}), a row for each of x, got {given}")
-    if not bool(torch.isfinite(targets).all()):
-        raise InputError("targets hold NaN or infinite values; leave those rows out")
+    x = _checked_inputs(net, x)
+    require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
     require_positive(learning_rate=learning_rate)
     _, W = net.layers()
     with torch.no_grad():
@@ -127,12 +133,12 @@ def linearization_constants(net: MLP, x: Tensor, targets: Tensor, *, learning_ra
 
 
 def jacobian_on_ball(constants: LinearizationConstants, radius: float) -> JacobianBall:
-    r"""Lemma B.1 proved, on the ball of `radius` about θ_0.
+    r"""Lemma B.1's constants on the ball of `radius` around θ_0, proved.
 
     ∂_u J for u = (v_i, w_i) has a block for each hidden unit i: the entries φ'(V_i x)(x·v_i), for each of k outputs,
     and (w_iz φ' + W_iz φ''(x·v_i)) x. So with L = max |φ'|, β = max |φ''| and ω = max ‖W_i‖ + radius, ‖∂_u J‖²_F ≤ k
-    L²‖X‖²‖v‖² + (L‖X‖_F‖w‖ + βω‖diag(‖x‖)X‖‖v‖)²: the largest eigenvalue of a 2 × 2 matrix bounds n·`slope`². It has no
-    factor n: at depth one (56)'s K falls as 1/√n. The norms are those at θ_0 plus slope·radius.
+    L²‖X‖²‖v‖² + (L‖X‖_F‖w‖ + βω‖diag(‖x‖)X‖‖v‖)², and the largest eigenvalue of a 2 × 2 matrix bounds n·`slope`². There
+    is no factor n: at depth one the K of (56) falls as 1/√n. The norms are those at θ_0 plus slope·radius.
     """
     require_not_negative(radius=radius)
     k = constants
@@ -148,11 +154,11 @@ def jacobian_on_ball(constants: LinearizationConstants, radius: float) -> Jacobi
 
 
 def jacobian_at(net: MLP, x: Tensor, points: Sequence[Mapping[str, Tensor]] = ()) -> JacobianBall:
-    """Lemma B.1's constants at the net's own θ_0 and at `points`, exact there: lower estimates of those of a ball.
+    """Lemma B.1's constants at the net's own θ_0 and at `points`, exact there, so lower estimates for a ball.
 
-    The slope at a point is the largest ‖∂_u J‖_F over directions, by an eigenproblem for each hidden unit.
+    The slope at a point is the largest ‖∂_u J‖_F over directions, by one eigenproblem per hidden unit.
     """
-    x = _check_net(net, x)
+    x = _checked_inputs(net, x)
     origin = dict(net.named_parameters())
     norm = operator_norm = slope = radius = 0.0
     for point in (origin, *points):
@@ -166,9 +172,9 @@ def jacobian_at(net: MLP, x: Tensor, points: Sequence[Mapping[str, Tensor]] = ()
 
 
 def closed_ball(constants: LinearizationConstants, *, form: Form = "sharp") -> JacobianBall:
-    """The smallest ball that (58), with the constants proved on it, does not leave; infinite where there is none.
+    """The smallest ball that (58), with the constants proved on it, does not leave; infinite if there is none.
 
-    This is what the induction needs at one width. Paper D takes one K for all radii, which is right for n → ∞ alone.
+    The induction needs it at a fixed width. Paper D takes one K for all radii, which is right only for n → ∞.
     """
     ball = jacobian_on_ball(constants, 0.0)
     for _ in range(500):
@@ -184,31 +190,39 @@ def closed_ball(constants: LinearizationConstants, *, form: Form = "sharp") -> J
 def required_width(constants: LinearizationConstants, ball: JacobianBall, *, form: Form = "printed") -> float:
     r"""The width that the induction for (57) needs: (91), $(18 K^3 R_0/λ_{\min}^2)^2$.
 
-    Sharp: the same step from Θ̂_0 in the place of Θ, $1 - η_0λ_0 + 2η_0\,\|J\|\,K_2\,r \le 1 - η_0λ_0/3$ for the reach
-    r = 3‖J‖R_0/(λ_0√n), ‖J‖ in units of √n: √n ≥ 9‖J‖²K_2R_0/λ_0². At depth one √n K_2 is what does not depend on n, so
-    it reads n ≥ 9‖J‖²(√n K_2)R_0/λ_0²: about the square root of (91).
+    Sharp: the same step from Θ̂_0 instead of Θ, $1 - η_0λ_0 + 2η_0\,\|J\|\,K_2\,r \le 1 - η_0λ_0/3$ for the reach
+    r = 3‖J‖R_0/(λ_0√n), ‖J‖ in units of √n: √n ≥ 9‖J‖²K_2R_0/λ_0². At depth one √n K_2 does not depend on n, so this
+    is n ≥ 9‖J‖²(√n K_2)R_0/λ_0²: about the square root of (91).
     """
-    _require_form(form)
+    require_choice("form", form, _FORMS)
     k = constants
     if form == "printed":
         return _over(18 * ball.K**3 * k.residual, k.smallest**2) ** 2
     return _over(9 * ball.operator_norm**2 * ball.slope * math.sqrt(k.width) * k.residual, k.smallest_start**2)
 
 
+class DescentBounds(NamedTuple):
+    """The three bounds of Theorem B.2."""
+
+    residual: Bound  # (57)
+    path: Bound  # (58)
+    drift: Bound  # (59)
+
+
 def theorem_b2(
     constants: LinearizationConstants, ball: JacobianBall, *, step: float = math.inf, form: Form = "printed"
-) -> tuple[Bound, Bound, Bound]:
+) -> DescentBounds:
     r"""Theorem B.2 after `step` steps of descent: (57) the residual, (58) the path's length, (59) the kernel's drift.
 
     With q = 1 − η_0λ_min/3: $q^t R_0$, $(3KR_0/λ_{\min})(1 - q^t)/\sqrt n$ and $6K^3R_0/(λ_{\min}\sqrt n)$. Sharp has
-    λ_0 for λ_min, ‖J‖₂/√n for K in (58), and (59) is 2‖J‖₂/√n·K_2 times (58). Trivially the residual does not grow, and
-    (55) alone keeps the drift below 2K².
+    λ_0 for λ_min, ‖J‖₂/√n for K in (58), and (59) is 2‖J‖₂/√n·K_2 times (58). The trivial bounds: the residual does
+    not grow, and (55) alone keeps the drift below 2K².
     """
     k, reach = constants, _reach(constants, ball, form)
     lasting, spent = _decay(1 - _rate(k, form), step)
     drift = 2 * (ball.K**2 if form == "printed" else ball.operator_norm * ball.slope) * reach
     known, assumptions = _known(k, ball, form), _assumptions(k, ball, form)
-    return (
+    return DescentBounds(
         Bound("‖f_t − Y‖", f"paper D, (57), {form}", lasting * k.residual, known, assumptions, trivial=k.residual),
         Bound("Σ ‖θ_j − θ_j−1‖", f"paper D, (58), {form}", _times(reach, spent), known, assumptions),
         Bound("‖Θ̂_t − Θ̂_0‖_F", f"paper D, (59), {form}", drift, known, assumptions, trivial=2 * ball.norm**2),
@@ -220,10 +234,10 @@ def taylor_remainder(
 ) -> Bound:
     r"""‖f(θ_t) − f(θ_0) − J(θ_0)(θ_t − θ_0)‖ along descent: (110) summed over the steps.
 
-    $9K^3R_0^2(1 - q^t)/(λ_{\min}^2\sqrt n)$. This is what (110) bounds, not the distance of two trainings. Sharp: half
-    the slope times the square of (58).
+    $9K^3R_0^2(1 - q^t)/(λ_{\min}^2\sqrt n)$. (110) bounds this, not the distance between two trainings. Sharp: half the
+    slope times the square of (58).
     """
-    path = theorem_b2(constants, ball, step=step, form=form)[1]
+    path = theorem_b2(constants, ball, step=step, form=form).path
     if form == "printed":
         value = _times(_over(3 * ball.K**2 * constants.residual, constants.smallest), path.value)
     else:
@@ -234,12 +248,13 @@ def taylor_remainder(
 def theorem_b3(constants: LinearizationConstants, ball: JacobianBall, *, form: Form = "printed") -> Bound:
     r"""Theorem B.3 for descent, with its constant: sup over t of ‖f_t − f_t^lin‖ at the training inputs.
 
-    Both are trained, each by itself. e = g_lin − g obeys $e_{t+1} = (1 - η_0\hatΘ_0)e_t + η_0(\bar J J_t^\top/n -
+    Each is trained by itself. e = g_lin − g obeys $e_{t+1} = (1 - η_0\hatΘ_0)e_t + η_0(\bar J J_t^\top/n -
     \hatΘ_0)g_t$, where the last bracket is at most (59)'s bound σ and ‖g_t‖ ≤ q^t R_0. So ‖e_t‖ ≤ η_0σR_0 Σ_s
     q_0^{t−1−s} q^s. With the printed constants and q_0 ≤ 1 this is $3σR_0/λ_{\min} = 18K^3R_0^2/(λ_{\min}^2\sqrt n)$,
-    the R_0²/√n of (60). Sharp: q_0 = ‖1 − η_0Θ̂_0‖ and the sum as it is. Trivially 2R_0, as neither residual grows.
+    the R_0²/√n of (60). Sharp: q_0 = ‖1 − η_0Θ̂_0‖ and the sum itself. The trivial bound is 2R_0, as neither residual
+    grows.
     """
-    k, (_, _, drift) = constants, theorem_b2(constants, ball, form=form)
+    k, drift = constants, theorem_b2(constants, ball, form=form).drift
     if form == "printed":
         value = _over(3 * drift.value * k.residual, k.smallest)
     else:
@@ -258,7 +273,7 @@ def theorem_b3(constants: LinearizationConstants, ball: JacobianBall, *, form: F
 def gronwall(
     constants: LinearizationConstants, drift: float, *, time: float | None = None, form: Form = "printed"
 ) -> Bound:
-    r"""The flow's Grönwall step (116) to (121): ‖f_t − f_t^lin‖ where the kernel drifts by `drift` at most, in ‖·‖₂.
+    r"""The flow's Grönwall step (116) to (121): ‖f_t − f_t^lin‖ where the kernel drifts by at most `drift`, in ‖·‖₂.
 
     Printed (step 4; its ≲ is a ≤): η_0 t σ e^{−(λ_0 − σ)η_0 t} R_0, over all t at most σR_0/(e(λ_0 − σ)), infinite for
     σ ≥ λ_0. Sharp: (119) integrated instead of Grönwall's lemma, (e^{ση_0t} − 1)e^{−λ_0η_0t}R_0, over all t at most
@@ -270,7 +285,7 @@ def gronwall(
         time: t; without it the bound is for all times.
         form: "printed" or "sharp".
     """
-    _require_form(form)
+    require_choice("form", form, _FORMS)
     require_not_negative(drift=drift, **({} if time is None else {"time": time}))
     k = constants
     decay, rho = k.smallest_start, _over(drift, k.smallest_start)
@@ -316,20 +331,20 @@ def gronwall_at_new_point(
     )
 
 
-def _check_net(net: MLP, x: Tensor) -> Tensor:
-    if not isinstance(net, MLP) or net.depth != 1 or net.parametrization != "standard":
-        given = f"depth={net.depth}, {net.parametrization!r}" if isinstance(net, MLP) else type(net).__name__
-        raise InputError(f"needs a net MLP(depth=1, parametrization='standard'), got {given}")
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise InputError(f"x must be a float tensor of rows, got {getattr(x, 'dtype', type(x).__name__)}")
+def _checked_inputs(net: MLP, x: Tensor) -> Tensor:
+    require_type("net", net, MLP, "pass MLP(depth=1, parametrization='standard')")
+    if net.depth != 1 or net.parametrization != "standard":
+        raise InputError(
+            f"net must be MLP(depth=1, parametrization='standard'), got depth={net.depth}, {net.parametrization!r}"
+        )
+    require_floating("x", x)
     net.check_rows(x)
-    if not bool(torch.isfinite(x).all()):
-        raise InputError("x holds NaN or infinite values; leave those rows out")
+    require_finite("x", x, "leave those rows out")
     return x.flatten(1)
 
 
 def _kernel(net: MLP, x: Tensor, point: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Θ̂ = JJ^T/n as an (mk, mk) matrix in float64; rows run over the outputs of the first point, then the second."""
+    """Θ̂ = JJ^T/n as an (mk, mk) matrix in float64; its rows are all outputs of the first point, then of the second."""
     kernel = empirical_ntk(net, x, parameters=point).double() / net.width
     return kernel.permute(0, 2, 1, 3).reshape(len(x) * net.d_out, -1)
 
@@ -337,7 +352,7 @@ def _kernel(net: MLP, x: Tensor, point: Mapping[str, Tensor] | None = None) -> T
 def _slope_at(net: MLP, x: Tensor, point: Mapping[str, Tensor]) -> float:
     """The largest ‖∂_u J‖_F over directions u, by the blocks of the hidden units (see `jacobian_on_ball`).
 
-    Of w_i only the part along W_i meets φ'', so a block is (d + 1, d + 1), in coordinates of X's row space.
+    Only the part of w_i along W_i meets φ'', so a block is (d + 1, d + 1), in coordinates of X's row space.
     """
     (V,), W = net.layers(point)
     V, W, x = V.detach().double(), W.detach().double(), x.double()
@@ -355,32 +370,21 @@ def _slope_at(net: MLP, x: Tensor, point: Mapping[str, Tensor]) -> float:
     return math.sqrt(float(torch.linalg.eigvalsh(block)[:, -1].max()))
 
 
-def _require_form(form: str) -> None:
-    if form not in _FORMS:
-        raise InputError(f"form must be one of {', '.join(_FORMS)}, got {form!r}")
-
-
-def _whole(step: float) -> int:
-    if isinstance(step, bool) or not isinstance(step, int | float) or not step >= 0 or step != int(step):
-        raise InputError(f"step must be a whole number of 0 or more, or math.inf, got {step!r}")
-    return int(step)
-
-
 def _rate(k: LinearizationConstants, form: Form) -> float:
     """η_0λ/3."""
-    _require_form(form)
+    require_choice("form", form, _FORMS)
     return k.learning_rate * (k.smallest if form == "printed" else k.smallest_start) / 3
 
 
 def _decay(q: float, step: float) -> tuple[float, float]:
-    """q^t and 1 − q^t; infinite unless 0 ≤ q < 1: without full rank, or at a rate far above the critical one."""
-    t = math.inf if step == math.inf else _whole(step)
+    """q^t and 1 − q^t; infinite unless 0 ≤ q < 1, as without full rank or at a rate far above the critical one."""
+    t = step if step == math.inf else require_whole("step", step, least=0, otherwise=", or math.inf")
     return (q**t, 1 - q**t) if 0 <= q < 1 else (math.inf, math.inf)
 
 
 def _reach(k: LinearizationConstants, ball: JacobianBall, form: Form) -> float:
     """(58) for all times, 3KR_0/(λ√n)."""
-    _require_form(form)
+    require_choice("form", form, _FORMS)
     steepness, decay = (ball.K, k.smallest) if form == "printed" else (ball.operator_norm, k.smallest_start)
     return _over(3 * steepness * k.residual, decay * math.sqrt(k.width))
 
@@ -391,7 +395,7 @@ def _contraction(k: LinearizationConstants) -> float:
 
 
 def _largest_sum(a: float, b: float) -> float:
-    """The largest over t of Σ_s a^s b^{t−1−s} = (a^t − b^t)/(a − b); infinite unless both are below 1."""
+    """The largest Σ_s a^s b^{t−1−s} = (a^t − b^t)/(a − b) over all t; infinite unless both are below 1."""
     a, b = max(a, b), min(a, b)
     if a >= 1:
         return math.inf
@@ -404,7 +408,7 @@ def _largest_sum(a: float, b: float) -> float:
 
 
 def _largest_growth(rho: float, form: Form) -> float:
-    """The largest over t of `gronwall`'s factor of R_0."""
+    """The largest factor of R_0 in `gronwall` over all t."""
     if rho == 0:
         return 0.0
     if form == "printed":
@@ -446,7 +450,7 @@ def _exp(value: float) -> float:
 
 
 def _over(a: float, b: float) -> float:
-    """a/b, infinite where b is 0 or below: an eigenvalue that rounding has left there."""
+    """a/b, infinite where b is 0 or below, as rounding can leave an eigenvalue."""
     return a / b if b > 0 else math.inf
 
 

@@ -1,8 +1,8 @@
-r"""Domains on which one row of an invariant kernel tells its spectrum: the hypercube, the circle and the sphere.
+r"""Domains on which one row of an invariant kernel determines its spectrum: the hypercube, the circle and the sphere.
 
-Paper D, (31) and (137). On {±1}^d, on evenly spaced points of a circle and on the sphere S^{d−1} the eigenfunctions of
-every kernel that is invariant under the domain's symmetries are the same: parities, waves and spherical harmonics. Each
-level has one eigenfunction Z that depends on the place relative to x_0 alone, and its eigenvalue is the mean of
+Paper D, (31) and (137). On {±1}^d, on evenly spaced points of a circle and on the sphere S^{d−1}, every kernel that is
+invariant under the symmetries of the domain has the same eigenfunctions: parities, waves and spherical harmonics. Each
+level has one eigenfunction Z that depends only on the position relative to x_0, and its eigenvalue is the mean of
 k(x_0, ·)Z over the domain.
 """
 
@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_positive, require_whole
+from kontrast.checks import in_words, require_callable, require_positive, require_whole
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.learnability.eigenlearning import Spectrum
 
 KernelFunction = Callable[[Tensor, Tensor], Tensor]
 
-MOST_DIMENSIONS = 1000  # of a hypercube whose spectrum is asked for: binomials stay below the largest float
-MOST_CORNERS = 20  # of one that is held point by point
-MOST_PARITIES = 13  # and of one whose 4^d values of parities are
-N_PAIRS = 16  # random pairs at which invariance is looked at
-N_SAME = 6  # of them are a point with itself
+MOST_DIMENSIONS = 1000  # of a hypercube with a spectrum: binomials stay below the largest float
+MOST_CORNERS = 20  # dimensions of a hypercube whose points are all held
+MOST_PARITIES = 13  # dimensions of one whose 4^d values of parities are all held
+N_PAIRS = 16  # random pairs at which invariance is checked
+N_SAME = 6  # of them pair a point with itself
 
-# All over k(x, x): an eigenvalue below ROUNDING is 0, one below −INVARIANCE refused.
+# Relative to k(x, x): an eigenvalue below ROUNDING is 0, one below −INVARIANCE is refused.
 ROUNDING = 16 * float(np.finfo(float).eps)
 INVARIANCE = 1e-9
 
@@ -37,7 +37,7 @@ NODES, WEIGHTS = (torch.as_tensor(part) for part in np.polynomial.legendre.legga
 MOST_PANELS = 256
 MOST_SPHERE = 10_000  # dimensions of a sphere: the kernel sees points with all their coordinates
 HUGE = 1e280  # values of a kernel beyond which sums of them overflow
-CONVERGED, TOO_ROUGH = 1e-14, 1e-8  # change of eigenvalues between two quadratures, over k(x, x)
+CONVERGED, TOO_ROUGH = 1e-14, 1e-8  # change of eigenvalues between two quadratures, relative to k(x, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Parities:
     r"""The eigenfunctions $\prod_{i \in S} x_i$ of every invariant kernel on the hypercube, one for each set S.
 
     Attributes:
-        functions: (2^d, 2^d), one a column, at the points of `hypercube`; of mean square 1 and orthogonal.
+        functions: (2^d, 2^d), one per column, at the points of `hypercube`; of mean square 1 and orthogonal.
         levels: (2^d,), the size of each set, ascending.
     """
 
@@ -55,16 +55,14 @@ class Parities:
 
 def hypercube(d: int) -> Tensor:
     """All points of {±1}^d, (2^d, d) in float64; coordinate i of row b is −1 where bit i of b is set."""
-    if require_whole("d", d) > MOST_CORNERS:
-        raise InputError(f"d={d} has 2^{d} points, too many to hold; pass d of at most {MOST_CORNERS}")
+    d = require_whole("d", d, most=MOST_CORNERS)
     bits = torch.arange(2**d)[:, None] >> torch.arange(d) & 1
     return (1 - 2 * bits).double()
 
 
 def parities(d: int) -> Parities:
     """All parities of d coordinates, ordered by level."""
-    if require_whole("d", d) > MOST_PARITIES:
-        raise InputError(f"the parities of d={d} coordinates have 4^{d} values; pass d of at most {MOST_PARITIES}")
+    d = require_whole("d", d, most=MOST_PARITIES)
     functions = torch.ones(1, 1, dtype=torch.float64)
     for _ in range(d):  # (−1)^|b ∧ S|: the next coordinate is the next higher bit of point b and of set S
         functions = torch.cat([torch.cat([functions, functions], 1), torch.cat([functions, -functions], 1)])
@@ -78,21 +76,20 @@ def hypercube_spectrum(kernel: KernelFunction, d: int) -> Spectrum:
     Level k, the parities of k coordinates, has $\binom dk$ of them and
     $\lambda_k = 2^{-d} \sum_j \mathcal K_j(k)\, k(x_0, x_j)$: x_j differs from x_0 in j coordinates and Krawtchouk's
     $\mathcal K_j(k) = \sum_i (-1)^i \binom ki \binom{d-k}{j-i}$ sums the parity over all such points. The kernel is
-    evaluated at d + 1 points, so that d may be large.
+    evaluated at d + 1 points only, so d may be large.
 
     Args:
         kernel: k(x, y), from rows (n, d) and (m, d) to (n, m): a `Kernel` or a function.
         d: dimensions.
 
     Returns:
-        Levels k = 0, …, d in this order; eigenvalues within rounding of 0, over k(x, x), are 0. Where so many are that
-        they hold part of k(x, x), it is the `remainder`, and the domain too large to be told from an infinite one.
+        Levels k = 0, …, d in this order; eigenvalues within rounding of 0, relative to k(x, x), are 0. If together
+        these hold part of k(x, x), it is the `remainder`, and the domain counts as infinite.
 
     Raises:
         InputError: the kernel is not invariant under flips and permutations of coordinates, or not positive.
     """
-    if require_whole("d", d) > MOST_DIMENSIONS:
-        raise InputError(f"binomials of d={d} overflow; pass d of at most {MOST_DIMENSIONS}")
+    d = require_whole("d", d, most=MOST_DIMENSIONS)
     at = torch.arange(d + 1)
     row = _row(kernel, (1 - 2 * (at[:d] < at[:, None]).long()).double())
     x, y = (1 - 2 * torch.randint(0, 2, (2, N_PAIRS, d), generator=_draw())).double()
@@ -117,7 +114,7 @@ def _next_krawtchouk(sums: Sequence[int]) -> list[int]:
 
 def circle(n_points: int, *, radius: float = 1.0) -> Tensor:
     """Evenly spaced points of a circle, (M, 2) in float64, from (radius, 0) on."""
-    require_whole("n_points", n_points)
+    n_points = require_whole("n_points", n_points)
     require_positive(radius=radius)
     angles = torch.arange(n_points, dtype=torch.float64) * (2 * math.pi / n_points)
     return radius * torch.stack([angles.cos(), angles.sin()], dim=1)
@@ -127,7 +124,7 @@ def circle_spectrum(kernel: KernelFunction, n_points: int, *, radius: float = 1.
     r"""Spectrum on `circle` of a kernel that depends on the angle between two points.
 
     $\lambda_q = \frac1M \sum_j k(x_0, x_j) \cos(2\pi q j/M)$, the Fourier transform of one row. A frequency has a
-    cosine and a sine, 0 and M/2 a cosine alone.
+    cosine and a sine; 0 and M/2 have only a cosine.
 
     Args:
         kernel: as in `hypercube_spectrum`, of rows (n, 2).
@@ -137,6 +134,7 @@ def circle_spectrum(kernel: KernelFunction, n_points: int, *, radius: float = 1.
     Returns:
         Frequencies q = 0, …, ⌊M/2⌋ in this order.
     """
+    n_points = require_whole("n_points", n_points)
     points = circle(n_points, radius=radius)
     row = _row(kernel, points)
     i, j = torch.randint(0, n_points, (2, N_PAIRS), generator=_draw())
@@ -152,14 +150,13 @@ def sphere_spectrum(kernel: KernelFunction, d: int, n_degrees: int, *, radius: f
     r"""Spectrum on the sphere S^{d−1} of a kernel that depends on the angle θ between two points.
 
     By Funk and Hecke $\lambda_k = \int κ(θ) P_k(\cos θ) \sin^{d-2}θ\,dθ / \int \sin^{d-2}θ\,dθ$ with the polynomials of
-    `zonal_polynomials`. Kernels of networks are smooth in θ, though not in its cosine: the integrals are Gauss and
-    Legendre's in θ, over panels that are halved until nothing changes.
+    `zonal_polynomials`. Kernels of networks are smooth in θ, though not in its cosine, so the integrals are by
+    Gauss–Legendre quadrature in θ, over panels that are halved until nothing changes.
 
     Args:
         kernel: as in `hypercube_spectrum`, of rows (n, d).
-        d: dimensions of the space around; 2 is the continuous circle.
-        n_degrees: how many degrees of spherical harmonics, from 0 on; what the others hold of k(x, x) is the
-            `remainder`.
+        d: dimensions of the surrounding space; 2 is the continuous circle.
+        n_degrees: how many degrees of spherical harmonics, from 0 on; the others' part of k(x, x) is the `remainder`.
         radius: of the sphere.
 
     Returns:
@@ -169,9 +166,7 @@ def sphere_spectrum(kernel: KernelFunction, d: int, n_degrees: int, *, radius: f
         InputError: the kernel is not invariant under rotations, or not positive.
         ConvergenceError: the kernel is too rough in θ for the quadrature.
     """
-    if require_whole("d", d, least=2) > MOST_SPHERE:
-        raise InputError(f"points of d={d} coordinates are too many to hold; pass d of at most {MOST_SPHERE}")
-    require_whole("n_degrees", n_degrees)
+    d, n_degrees = require_whole("d", d, least=2, most=MOST_SPHERE), require_whole("n_degrees", n_degrees)
     require_positive(radius=radius)
     x, y = torch.nn.functional.normalize(torch.randn(2, N_PAIRS, d, generator=_draw(), dtype=torch.float64), dim=2)
     y[:N_SAME] = x[:N_SAME]
@@ -198,8 +193,8 @@ def zonal_polynomials(t: Tensor, d: int, n_degrees: int) -> Tensor:
 
 
 def _funk_hecke(kernel: KernelFunction, d: int, n_degrees: int, radius: float, top: float) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, and how much the last halving of the panels changed each."""
-    panels = 2 + math.ceil(max(n_degrees / 8, math.sqrt(d)))  # for waves of degree k, and a peak of width 1/√d
+    """Eigenvalues, and the change of each by the last halving of the panels."""
+    panels = 2 + math.ceil(max(n_degrees / 8, math.sqrt(d)))  # resolves waves of degree k and a peak of width 1/√d
     values = _quadrature(kernel, d, n_degrees, radius, panels)
     while True:
         panels *= 2
@@ -227,7 +222,7 @@ def _quadrature(kernel: KernelFunction, d: int, n_degrees: int, radius: float, p
 
 
 def _arc(angles: Tensor, d: int, radius: float) -> Tensor:
-    """x_0 on the first axis and points at these angles from it."""
+    """x_0 on the first axis, then points at these angles from it."""
     points = torch.zeros(len(angles) + 1, d, dtype=torch.float64)
     points[0, 0] = radius
     points[1:, 0], points[1:, 1] = radius * angles.cos(), radius * angles.sin()
@@ -235,7 +230,7 @@ def _arc(angles: Tensor, d: int, radius: float) -> Tensor:
 
 
 def _harmonics(d: int, k: int) -> int:
-    """How many spherical harmonics of degree k there are on S^{d−1}."""
+    """The number of spherical harmonics of degree k on S^{d−1}."""
     return math.comb(d + k - 1, k) - (math.comb(d + k - 3, k - 2) if k > 1 else 0)
 
 
@@ -249,37 +244,34 @@ def _row(kernel: KernelFunction, points: Tensor) -> Tensor:
 
 
 def _values(kernel: KernelFunction, x: Tensor, y: Tensor) -> Tensor:
-    if not callable(kernel):
-        raise InputError(
-            f"kernel must be a function k(x, y) of rows, got {in_words(kernel)}; pass a Kernel or a lambda"
-        )
+    require_callable("kernel", kernel, "pass a Kernel or a function k(x, y) of rows")
     found = kernel(x, y)
     if not isinstance(found, Tensor) or found.shape != (len(x), len(y)) or not found.is_floating_point():
         raise InputError(
             f"kernel must return floats ({len(x)}, {len(y)}) for {len(x)} and {len(y)} rows, got {in_words(found)}"
         )
     if not bool((found.abs() < HUGE).all()):
-        raise InputError("the kernel is NaN, infinite or huge at points of the domain; scale it, or look at its inputs")
+        raise InputError("the kernel is NaN, infinite or huge at points of the domain; scale it, or check its inputs")
     return found.detach().double().cpu()
 
 
 def _require_invariant(
     kernel: KernelFunction, x: Tensor, y: Tensor, expected: Tensor, top: Tensor, depends_on: str
 ) -> None:
-    """Compare k(x_i, y_i) and k(y_i, x_i), at random pairs, with its value at the pair of x_0 that is like them."""
+    """Compare k(x_i, y_i) and k(y_i, x_i) at random pairs with the value at the equivalent pair of x_0."""
     found = _values(kernel, torch.cat([x, y]), torch.cat([y, x])).diagonal()
     off = (found - torch.cat([expected, expected])).abs()
     if float(off.max()) > INVARIANCE * float(top.abs()):
         worst = int(off.argmax())
         raise InputError(
-            f"the kernel must be symmetric and a function of {depends_on} alone, and at two pairs where that is the "
-            f"same it is {float(found[worst]):.6g} and {float(expected[worst % len(x)]):.6g}; for any other kernel use "
+            f"the kernel must be symmetric and depend only on {depends_on}, but at two pairs where that is equal it is "
+            f"{float(found[worst]):.6g} and {float(expected[worst % len(x)]):.6g}; for any other kernel use "
             "eigensystem(K) of points of the domain"
         )
 
 
 def _spectrum(values: Tensor, counts: Sequence[int], top: float, *, error: Tensor | float = 0.0) -> Spectrum:
-    """Levels without what rounding left of eigenvalues that are 0."""
+    """The levels, with eigenvalues within rounding or `error` of 0 set to 0."""
     _require_positive(float(values.min()), top)
     noise = torch.as_tensor(error).clamp(min=ROUNDING * top)
     return Spectrum(torch.where(values > noise, values, 0.0), torch.tensor(counts, dtype=torch.float64))
@@ -288,11 +280,11 @@ def _spectrum(values: Tensor, counts: Sequence[int], top: float, *, error: Tenso
 def _require_positive(value: float, top: float) -> None:
     if top < 0 or value < -INVARIANCE * top:
         raise InputError(
-            f"a kernel has no negative eigenvalues, and one of this function is {value:.3g} beside k(x, x) = {top:.3g}"
-            "; use a positive semi-definite function"
+            f"the kernel must not have negative eigenvalues, but one is {value:.3g}, where k(x, x) = {top:.3g}; use a "
+            "positive semi-definite function"
         )
 
 
 def _with_remainder(levels: Spectrum, top: float) -> Spectrum:
-    """Levels of an infinite domain, with what they leave out of k(x, x)."""
+    """The levels of an infinite domain, with the part of k(x, x) that they leave out."""
     return Spectrum(levels.eigenvalues, levels.counts, math.inf, max(0.0, top - levels.trace))

@@ -1,14 +1,14 @@
-r"""What a kernel will learn from n samples, from its eigenvalues alone (paper D, Sec. 2.2; Simon et al. 2021).
+r"""Predictions of what a kernel learns from n samples, by its eigenvalues and κ (paper D, Sec. 2.2; Simon et al. 2021).
 
 Regression with the kernel of eigenvalues $\lambda_i$ and ridge δ learns the share $L_i = \lambda_i/(\lambda_i + κ)$ of
 eigenfunction i, where κ solves $\sum_i L_i + δ/κ = n$. Samples compete: the shares sum to n without a ridge.
 
 Drawn without replacement from M points, ridge regression is ridgeless regression with $K + δI$, whose eigenvalues are
 $\lambda_i + δ/M$, times $\lambda_i/(\lambda_i + δ/M)$, as $T = Λ(Λ + δ/M)^{-1} T'$ exactly. So κ comes from the shifted
-eigenvalues and $L_i = \lambda_i/(\lambda_i + δ/M + κ)$ (claims D.kappa). The ridgeless one errs at unseen points alone,
-which is where their error is known from. Drawn with replacement from M points, a point that came c times counts as one
-of ridge δ/c; how often each comes is binomial, and κ follows from its mean (`_with_repeats`). From a continuous domain
-no point comes twice, and the printed equation is right.
+eigenvalues and $L_i = \lambda_i/(\lambda_i + δ/M + κ)$ (claims D.kappa). The ridgeless regression errs only at unseen
+points, which gives their error. Drawn with replacement from M points, a point that was drawn c times counts as one with
+ridge δ/c; c is binomial, and κ follows from its mean (`_with_repeats`). From a continuous domain no point is drawn
+twice, and the printed equation is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, xlog1py, xlogy
 from torch import Tensor
 
-from kontrast.checks import in_words, is_number, require_finite_not_negative, require_not_negative, require_whole
+from kontrast.checks import (
+    in_words,
+    is_number,
+    require_finite_not_negative,
+    require_not_negative,
+    require_type,
+    require_whole,
+)
 from kontrast.errors import InputError
 
 MOST_SAMPLES = 10**12
@@ -33,11 +40,11 @@ class Spectrum:
     """The eigenvalues of a kernel over a domain: of $g ↦ E_x[k(·, x)g(x)]$, which is K/M on M points (paper D, (31)).
 
     Attributes:
-        eigenvalues: (r,), one a level, in float64.
-        multiplicities: (r,), how many eigenfunctions a level has; ones if not given.
-        size: the number M of points of the domain, infinite for a continuous one; all multiplicities if not given.
-        remainder: of a continuous domain, the part of the mean of k(x, x) in levels that are not listed; it acts as a
-            ridge, as a target's power there acts as noise.
+        eigenvalues: (r,), one per level, in float64.
+        multiplicities: (r,), the number of eigenfunctions per level; ones if not given.
+        size: the number M of points of the domain, infinite for a continuous one; the number of modes if not given.
+        remainder: for a continuous domain, the part of the mean of k(x, x) in levels that are not listed. It acts as a
+            ridge, and a target's power there acts as noise.
     """
 
     eigenvalues: Tensor
@@ -52,20 +59,18 @@ class Spectrum:
         if counts.shape != values.shape or not bool((counts > 0).all()):
             raise InputError(
                 f"multiplicities must be positive, one for each of the {len(values)} eigenvalues, got "
-                f"{tuple(counts.shape)} of {float(counts.min()) if len(counts) else 'none'} and more"
+                f"{tuple(counts.shape)} with a smallest of {float(counts.min())}"
             )
         n_modes = float(counts.sum())
         size = n_modes if self.size is None else self.size
         if not is_number(size) or (size != n_modes and size != math.inf):
             raise InputError(
-                f"size must be infinite or, as M points have M modes, the {n_modes:g} modes listed, got {size!r}; list "
+                f"size must be infinite or the {n_modes:g} modes listed, as M points have M modes, got {size!r}; list "
                 "eigenvalues of 0 too"
             )
         require_not_negative(remainder=self.remainder)
         if not 1e-290 < float(values.max()) + self.remainder < 1e290:
-            raise InputError(
-                f"eigenvalues reach {float(values.max()):.3g}, with which nothing can be computed; scale the kernel"
-            )
+            raise InputError(f"eigenvalues reach {float(values.max()):.3g}, outside 1e-290 to 1e290; scale the kernel")
         if self.remainder > 0 and size < math.inf:
             raise InputError(f"all {n_modes:g} modes of a finite domain are listed, so remainder must be 0")
         object.__setattr__(self, "eigenvalues", values)
@@ -86,7 +91,7 @@ class Spectrum:
 
     @property
     def rank(self) -> float:
-        """How many modes have an eigenvalue above 0."""
+        """The number of modes with an eigenvalue above 0."""
         return float(self.counts[self.eigenvalues > 0].sum())
 
     @property
@@ -97,17 +102,17 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    r"""What regression from n samples is expected to learn, averaged over the samples.
+    r"""The expected result of regression from n samples, averaged over the samples.
 
-    Errors are mean squares, () for one target and (c,) for c of them, with the noise where there is one: of a target of
-    mean square 1, an error of 0.1 leaves a tenth unlearned.
+    Errors are mean squares, () for one target and (c,) for c of them, including any noise: for a target of mean square
+    1, an error of 0.1 means that a tenth is not learned.
 
     Attributes:
         n_samples: n.
         kappa: κ; 0 where n samples determine every mode (n is at least the rank, without a ridge).
         learnabilities: $L_i$ of each level, (r,).
-        overfitting: $E_0 = n/(n - \sum L_i^2)$, by which the error exceeds its bias; infinite where n is the rank.
-            Without replacement that of the interpolating regression with K + δI.
+        overfitting: $E_0 = n/(n - \sum L_i^2)$, the factor by which the error exceeds its bias; infinite where n is the
+            rank. Without replacement it belongs to the interpolating regression with K + δI.
         learnability: of the target, $\sum L_i v_i^2/\sum v_i^2$ (paper D, (34)).
         test_error: over the whole domain.
         unseen_error: over the points that were not drawn; NaN where all were.
@@ -128,9 +133,9 @@ def kappa(spectrum: Spectrum, n_samples: int, *, ridge: float = 0.0, replacement
     r"""κ with $\sum_i λ_i/(λ_i + κ) + δ/κ = n$; without replacement, of the eigenvalues $λ_i + δ/M$ and no ridge.
 
     Infinite for n = 0; 0 where the samples determine every mode, without a ridge. With replacement from a finite domain
-    $\sum_i λ_i/(λ_i + κ)$ counts points that came again as less than one more, and κ without a ridge is that of a
-    ridge of 1e-11 of the mean of k(x, x). Found between bounds that the equation
-    itself gives, on a logarithmic axis, so that it is right at any scale of the kernel.
+    repeated points count less in $\sum_i λ_i/(λ_i + κ)$, and κ without a ridge is that of a ridge of 1e-11 of the mean
+    of k(x, x). It is found between bounds that the equation itself gives, on a logarithmic axis, so it is right at any
+    scale of the kernel.
     """
     draw = _checked(spectrum, n_samples, ridge, replacement)
     return _with_repeats(draw).kappa if draw.repeats else _solve(draw).kappa
@@ -148,16 +153,16 @@ def predict_learning(
     r"""Learnabilities and errors of kernel regression from n samples, before any is drawn (paper D, Sec. 2.2).
 
     From a continuous domain the error is $E_0(\sum_i (1 - L_i)^2 v_i^2 + σ^2)$ with $E_0 = n/(n - \sum_i L_i^2)$, and
-    on the samples $(1 - \sum_i L_i/n)^2$ times that. Without replacement that is the error E' of the regression with
-    K + δI, all of it at unseen points, where the ridge makes no other. With its factors $c_i = λ_i/(λ_i + δ/M)$ the
-    error over the domain is $\sum_i (1 - c_i L'_i)^2 v_i^2 + \sum_i (c_i L'_i)^2 E'/n$.
+    on the samples $(1 - \sum_i L_i/n)^2$ times that. Without replacement this is the error E' of the regression with
+    K + δI, all of it at unseen points, and the ridge adds none. With its factors $c_i = λ_i/(λ_i + δ/M)$ the error over
+    the domain is $\sum_i (1 - c_i L'_i)^2 v_i^2 + \sum_i (c_i L'_i)^2 E'/n$.
 
     Args:
         spectrum: of the kernel over the domain.
         powers: $v^2$ of the target summed over each level, (r,), or (r, c) for c targets; see `Eigensystem.powers`.
         n_samples: n.
         ridge: δ of $(K + δI)^{-1}$.
-        noise_variance: σ², the variance of noise on labels of a continuous domain; on a finite one it is part of the target.
+        noise_variance: σ², of noise on the labels of a continuous domain; on a finite one noise is part of the target.
         replacement: whether a point may be drawn twice; from a continuous domain none is.
     """
     draw = _checked(spectrum, n_samples, ridge, replacement)
@@ -165,13 +170,13 @@ def predict_learning(
     require_not_negative(noise_variance=noise_variance)
     if math.isfinite(spectrum.n_points) and noise_variance > 0:
         raise InputError(
-            f"noise_variance={noise_variance:g} on a finite domain is part of the target: add its power, noise times multiplicities over "
-            "the number of points, to `powers`, or make the domain continuous by Spectrum(…, size=math.inf)"
+            f"noise_variance must be 0 on a finite domain, where noise is part of the target, got {noise_variance:g}; "
+            "add noise_variance * multiplicities / number of points to powers, or use Spectrum(…, size=math.inf)"
         )
     if draw.repeats:
         return _predict_with_repeats(draw, v2, powers.shape[1:])
     solved = _solve(draw)
-    n, nan = n_samples, torch.full_like(v2[0], math.nan)
+    n, nan = draw.n, torch.full_like(v2[0], math.nan)
     bias = ((1 - solved.interpolating)[:, None] ** 2 * v2).sum(0) + noise_variance
     error = _times(solved.overfitting, bias)
     learned = solved.learnabilities
@@ -200,7 +205,7 @@ def predict_learning(
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """n samples of a spectrum; `shift` is what a ridge adds to every eigenvalue of a finite domain."""
+    """A draw of n samples; `shift` is added to every eigenvalue of a finite domain by a ridge."""
 
     spectrum: Spectrum
     n: int
@@ -212,9 +217,9 @@ class _Draw:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """What n samples give each level: κ, L, and L' and E_0 of the regression whose error they decide.
+    """κ, the L of each level, and the L' and E_0 that determine the error.
 
-    Without replacement `interpolating` is L' of the ridgeless regression with K + δI; else it is L.
+    Without replacement `interpolating` is the L' of the ridgeless regression with K + δI; else it is L.
     """
 
     kappa: float
@@ -224,20 +229,17 @@ class _Shares:
 
 
 def _checked(spectrum: Spectrum, n_samples: int, ridge: float, replacement: bool) -> _Draw:
-    if not isinstance(spectrum, Spectrum):
-        raise InputError(
-            f"spectrum must be a Spectrum, got {in_words(spectrum)}; make one by Spectrum(eigenvalues), "
-            "eigensystem(K).spectrum, or of a domain by hypercube_spectrum and its like"
-        )
-    if require_whole("n_samples", n_samples, least=0) > MOST_SAMPLES:
-        raise InputError(f"n_samples must be at most {MOST_SAMPLES:.0e}, got {n_samples}")
+    require_type(
+        "spectrum", spectrum, Spectrum, "use Spectrum(eigenvalues), eigensystem(K).spectrum or hypercube_spectrum"
+    )
+    n_samples = require_whole("n_samples", n_samples, least=0, most=MOST_SAMPLES)
     require_finite_not_negative(ridge=ridge)
     M = spectrum.n_points
     finite = not replacement and math.isfinite(M)
     if finite and n_samples > M:
         raise InputError(
-            f"asked for {n_samples} samples of a domain of {M:g} points without replacement; ask for at most {M:g}, or "
-            "pass replacement=True"
+            f"n_samples must be at most the {M:g} points of the domain without replacement, got {n_samples}; lower it, "
+            "or pass replacement=True"
         )
     if finite:
         return _Draw(spectrum, n_samples, 0.0, ridge / M, finite=True)
@@ -264,8 +266,8 @@ def _solve(draw: _Draw) -> _Shares:
 def _saturated(draw: _Draw, rank: float) -> _Shares:
     """κ = 0: every mode of an eigenvalue above 0 is learned.
 
-    Without replacement the limit δ → 0 remains: the M − r others share what n − r samples interpolate, so that
-    L' = (n − r)/(M − r) there, though nothing of it is learned.
+    Without replacement this is the limit δ → 0: the other M − r modes share the remaining n − r samples, so
+    L' = (n − r)/(M − r) there, though nothing of them is learned.
     """
     spectrum, n, M = draw.spectrum, draw.n, draw.spectrum.n_points
     positive = (spectrum.eigenvalues > 0).double()
@@ -282,23 +284,23 @@ def _saturated(draw: _Draw, rank: float) -> _Shares:
 
 @dataclass(frozen=True, eq=False)
 class _Repeats:
-    """κ and L of a draw with replacement, and means over how often a point comes."""
+    """κ and L of a draw with replacement, and means over the number c of times that a point is drawn."""
 
     kappa: float
     learnabilities: Tensor
-    residual: float  # E[ρ²], ρ = δ/(δ + cγ): what is left of the error at a point that came c times
-    scatter: float  # E[(ρ − τ c/(δ + cγ))²], by which that error scatters into those of others
+    residual: float  # E[ρ²], ρ = δ/(δ + cγ): the factor left of the error at a point that was drawn c times
+    scatter: float  # E[(ρ − τ c/(δ + cγ))²]: the factor of that error in the errors of other points
     on_samples: float  # E[cρ²]/E[c]
     unseen: float  # P(c = 0)
 
 
 def _with_repeats(draw: _Draw) -> _Repeats:
-    r"""κ where points may come c ~ Binomial(n, 1/M) times, each time with noise of the ridge's size.
+    r"""κ where each point is drawn c ~ Binomial(n, 1/M) times, each time with noise of the size of the ridge.
 
-    Say γ is the variance that the other samples leave at a point and g the error they make there; then the error with
-    its own c samples is ρg, ρ = δ/(δ + cγ), and its weight αg, α = c/(δ + cγ). As in `kontrast.learnability.pointwise`,
-    κ = τ/M with τ = E[ρ]/E[α], and $\sum_i λ_i/(λ_i + κ) = M(1 - E ρ)$ decides γ. For c of 0 or 1 it is the shift by
-    δ/M; for M → ∞ the printed equation. Without a ridge it is the limit of a small one.
+    Let γ be the variance that the other samples leave at a point, and g their error there. With its own c samples the
+    error is ρg, ρ = δ/(δ + cγ), and its weight αg, α = c/(δ + cγ). As in `kontrast.learnability.pointwise`, κ = τ/M
+    with τ = E[ρ]/E[α], and $\sum_i λ_i/(λ_i + κ) = M(1 - E ρ)$ determines γ. For c of 0 or 1 this is the shift by δ/M;
+    for M → ∞ it is the printed equation. Without a ridge it is the limit of a small one.
     """
     spectrum, n, M = draw.spectrum, draw.n, draw.spectrum.n_points
     values, counts = spectrum.eigenvalues.cpu().numpy(), spectrum.counts.cpu().numpy()
@@ -358,7 +360,7 @@ def _overfitting(n: int, squares: float) -> float:
 
 
 def _times(factor: float, values: Tensor) -> Tensor:
-    """The product, where infinity times 0 is 0: a target without bias is learned at the interpolation peak, too."""
+    """The product, with infinity times 0 = 0: a target without bias is learned even at the interpolation peak."""
     return torch.where(values > 0, factor * values, torch.zeros_like(values))
 
 
@@ -395,7 +397,7 @@ def _levels(name: str, values: Tensor) -> Tensor:
     if not bool(torch.isfinite(levels).all()) or float(levels.min()) < 0:
         raise InputError(
             f"{name} must be finite and at least 0, got {float(levels.min()):.3g} to {float(levels.max()):.3g}; "
-            "eigensystem(K) sets eigenvalues below rounding to 0"
+            "eigensystem(K) sets eigenvalues within rounding of 0 to 0"
         )
     return levels
 

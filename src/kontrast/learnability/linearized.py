@@ -1,7 +1,7 @@
-r"""The linearised network: trained in closed form under MSE, as an ODE under any loss, and beside the true network.
+r"""The linearised network: in closed form under MSE, as an ODE under any loss, and compared with the true network.
 
-$f^{lin}_t(x) = f(x; \theta_0) + J(x; \theta_0)(\theta_t - \theta_0)$. Paper D's (22) and (101) print $f(\theta_t)$ in
-the place of $f(\theta_0)$, which counts the movement twice; what follows there, and here, starts from $f(\theta_0)$.
+$f^{lin}_t(x) = f(x; \theta_0) + J(x; \theta_0)(\theta_t - \theta_0)$. Paper D's (22) and (101) print $f(\theta_t)$
+instead of $f(\theta_0)$, which counts the movement twice; the rest of the paper, and this file, use $f(\theta_0)$.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import vjp
 
-from kontrast.checks import increasing_times, require_positive
+from kontrast.checks import increasing_times, require_choice, require_finite, require_positive, require_type
 from kontrast.dynamics import (
     Problem,
     Recorder,
@@ -29,7 +30,7 @@ from kontrast.dynamics import (
 )
 from kontrast.errors import InputError
 from kontrast.kernels import NTKOperator, empirical_ntk
-from kontrast.learnability.mse import MSETraining, Training, mse_training, require_method, require_targets
+from kontrast.learnability.mse import MSETraining, Training, mse_training, require_targets
 from kontrast.nets import Linearized, Parameters
 
 
@@ -53,12 +54,13 @@ class LinearizedNetwork:
         """f_lin at any inputs, (m, z), through the parameters: no kernel from x to the training inputs is formed."""
         parameters = self.parameters(time)
         like = next(iter(parameters.values()))
-        if not isinstance(x, Tensor) or x.device != like.device or (x.is_floating_point() and x.dtype != like.dtype):
-            given = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(f"x must be a tensor like the net's, {like.dtype} on {like.device}, got {given}")
-        if x.shape[1:] != self.inputs.shape[1:] or x.ndim == 0 or not bool(torch.isfinite(x).all()):
-            shape = ("m", *self.inputs.shape[1:])
-            raise InputError(f"x must be finite and like the training inputs, {shape}, got {tuple(x.shape)}")
+        require_type("x", x, Tensor)
+        if x.device != like.device or (x.is_floating_point() and x.dtype != like.dtype):
+            raise InputError(f"x must be {like.dtype} on {like.device} like the net, got {x.dtype} on {x.device}")
+        if x.shape[1:] != self.inputs.shape[1:] or x.ndim == 0:
+            sizes = ", ".join(map(str, self.inputs.shape[1:]))
+            raise InputError(f"x must have shape (m, {sizes}) like the training inputs, got {tuple(x.shape)}")
+        require_finite("x", x)
         with torch.no_grad():
             return self.model(parameters, x)
 
@@ -86,8 +88,8 @@ def linearized_mse(
 ) -> LinearizedNetwork:
     """The linearisation of a module around its parameters, trained on ½‖f(x) − targets‖², at any time in closed form.
 
-    Exactly what gradient flow, or gradient descent, makes of `kontrast.nets.Linearized` (paper D, claim D.lee). The
-    kernel is `empirical_ntk` of the parameters that train, (n·z)² numbers.
+    The exact result of gradient flow, or descent, on `kontrast.nets.Linearized` (paper D, claim D.lee). The kernel is
+    the `empirical_ntk` of the parameters that train, (n·z)² numbers.
 
     Args:
         module: any module with outputs (n, z) and independent rows; it is not changed.
@@ -97,7 +99,7 @@ def linearized_mse(
         method: "flow", or "descent" in steps of η.
     """
     require_positive(learning_rate=learning_rate)
-    require_method(method)
+    require_choice("method", method, get_args(Training))
     model, outputs = _at_start(module, x)
     require_targets(targets, outputs)
     training = mse_training(empirical_ntk(module, x), outputs, targets, learning_rate=learning_rate, method=method)
@@ -123,14 +125,14 @@ def linearized_flow(
 ) -> LinearizedFlow:
     r"""Gradient flow of the linearised network on any objective: $\dot f(x) = -\Theta(x, X)\,\partial L/\partial f(X)$.
 
-    For losses without a closed form, cross-entropy and the contrastive ones say; MSE has `linearized_mse`. Integrated
-    in float64 by `fixed_kernel_flow`.
+    For losses without a closed form, such as cross-entropy and contrastive ones; for MSE use `linearized_mse`.
+    Integrated in float64 by `fixed_kernel_flow`.
 
     Args:
         module: any module with outputs (m, z) and independent rows.
         problem: inputs and objective.
         times: increasing, from 0 on.
-        new_inputs: further inputs, whose outputs are carried along.
+        new_inputs: further inputs, whose outputs are followed too.
         tolerance: relative, of the integration.
     """
     times_ = tuple(increasing_times(times).tolist())
@@ -145,10 +147,10 @@ def linearized_flow(
 
 @dataclass(frozen=True, eq=False)
 class LinearizationGap:
-    """A network's gradient descent beside that of its linearisation; entry k of every tensor belongs to `steps[k]`.
+    """A network's gradient descent and that of its linearisation; entry k of every tensor belongs to `steps[k]`.
 
-    The network's records end where it diverges. Where only the linearised one has overflowed, its loss and the gaps
-    are infinite.
+    The network's records end where it diverges. Where only the linearised network has overflowed, its loss and the
+    gaps are infinite.
     """
 
     steps: tuple[int, ...]
@@ -175,7 +177,7 @@ def linearization_gap(
 ) -> LinearizationGap:
     """Gradient descent of the network and of its linearisation from the same start, by the same steps (claim D.lee).
 
-    Norms are Frobenius norms, not divided by anything. A network that is linear in its parameters has no gap but
+    Norms are Frobenius norms without any normalisation. A network that is linear in its parameters has no gap except
     rounding. Every recorded step costs one tangent kernel.
 
     Args:
@@ -240,18 +242,18 @@ def _compare(run: Trajectory, linear: Trajectory, carried: _Carried) -> Lineariz
 
 
 def _recorded(run: Trajectory, rows: Tensor | None) -> Tensor:
-    """What was recorded, on the CPU in float64; nothing where a run diverged before its first recorded step."""
+    """The records on the CPU in float64; empty if a run diverged before its first recorded step."""
     return torch.empty(len(run.steps), dtype=torch.float64) if rows is None else rows.double().cpu()
 
 
 def _norms(differences: Iterable[Tensor | None]) -> Tensor:
-    """Their norms; infinite where one of the two is no longer there."""
+    """Their norms; infinite where one of the two no longer exists."""
     return torch.tensor([math.inf if d is None else float(d.norm()) for d in differences], dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class _Carried:
-    """A problem's outputs with those at new inputs below them, which move with the others and have no loss."""
+    """A problem's outputs, and below them those at new inputs, which move with the others but have no loss."""
 
     model: Linearized
     problem: Problem
@@ -272,13 +274,9 @@ class _Carried:
 
 
 def _carried(module: nn.Module, problem: Problem, new_inputs: Tensor | None) -> _Carried:
-    if not isinstance(problem, Problem):
-        raise InputError(
-            f"problem must be a Problem, got {type(problem).__name__}; make one with regression_problem, "
-            f"classification_problem or contrastive_problem"
-        )
+    require_type("problem", problem, Problem, "use regression_problem, classification_problem or contrastive_problem")
     model, start = _at_start(module, problem.inputs)
-    problem.objective(start)  # an objective that does not fit the outputs says so before the kernel is computed
+    problem.objective(start)  # fails before the kernel is computed if the objective does not fit the outputs
     new = None if new_inputs is None else _at_start(module, new_inputs)[1]
     kernel = empirical_ntk(module, problem.inputs)
     rows = flat_kernel(kernel)
@@ -289,7 +287,7 @@ def _carried(module: nn.Module, problem: Problem, new_inputs: Tensor | None) -> 
 
 
 def _at_start(module: nn.Module, x: Tensor) -> tuple[Linearized, Tensor]:
-    """The linearisation and f_0(x); refuses a module or rows that have no tangent kernel before one is computed."""
+    """The linearisation and f_0(x); first refuses a module or rows without a tangent kernel."""
     NTKOperator(module, x)
     model = Linearized.of(module)
     return model, _without_gradients(model, model.origin, x)

@@ -1,8 +1,8 @@
 r"""Training under a fixed kernel and MSE in closed form (Lee et al. 2019, Sec. 2.2; paper D, Sec. 2).
 
 With the loss ½‖f − Y‖², a sum over samples and outputs (paper D, assumption 5), the residual obeys
-$\dot r = -\eta\Theta r$, or $r_{t+1} = (1 - \eta\Theta) r_t$ in steps, so that in Θ's eigenbasis every mode shrinks by
-itself, by $e^{-\eta\lambda t}$ or $(1 - \eta\lambda)^t$.
+$\dot r = -\eta\Theta r$, or $r_{t+1} = (1 - \eta\Theta) r_t$ in steps. So in Θ's eigenbasis every mode shrinks
+independently, by $e^{-\eta\lambda t}$ or $(1 - \eta\lambda)^t$.
 """
 
 from __future__ import annotations
@@ -15,13 +15,22 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_not_negative, require_positive
+from kontrast.checks import (
+    require_alike,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_not_negative,
+    require_positive,
+    require_shape,
+    require_type,
+)
 from kontrast.dynamics import flat_kernel
 from kontrast.errors import InputError, KontrastError
 from kontrast.kernels import InfiniteNetwork
 from kontrast.linalg import as_symmetric, eigenvalue_rounding, spectral_norm
 
-SMALL = 1000  # rows up to which a kernel is decomposed at once; beyond, t = ∞ alone is a Cholesky solve
+SMALL = 1000  # rows up to which a kernel is always decomposed; beyond, t = ∞ by itself is a Cholesky solve
 
 Training = Literal["flow", "descent"]
 
@@ -30,8 +39,8 @@ Training = Literal["flow", "descent"]
 class MSETraining:
     r"""A kernel's training on targets, at any time; made by `mse_training`, which checks and explains the arguments.
 
-    `time` is any number from 0 on: the flow's time, or the number of steps of descent, and `math.inf` for the limit.
-    There modes with eigenvalues of at most `tolerance`, which may be rounding of zero, count as never learned: the
+    `time` is any number from 0 on: the flow's time, or the number of steps of descent; `math.inf` is the limit. In the
+    limit, modes with eigenvalues of at most `tolerance`, which may be rounding of zero, are never learned: this is the
     pseudo-inverse of Θ.
     """
 
@@ -40,7 +49,7 @@ class MSETraining:
     targets: Tensor  # Y, (n, z)
     learning_rate: float
     method: Training
-    precision: float  # the rounding unit of the kernel that was given
+    precision: float  # the rounding unit of the given kernel
 
     def outputs(self, time: float) -> Tensor:
         r"""$f_t = Y + e^{-\eta\Theta t}(f_0 - Y)$, or $Y + (1 - \eta\Theta)^t (f_0 - Y)$, (n, z); f_0 itself at 0."""
@@ -53,22 +62,21 @@ class MSETraining:
     def predict(self, cross: Tensor, start: Tensor, time: float) -> Tensor:
         """f_t at m new inputs, (m, z): `cross` is Θ(new, X), (m, n) or (m, n, z, z), `start` f_0 there, (m, z)."""
         n, z = self.start.shape
-        _require_floats("cross", cross, like=self.start)
-        _require_floats("start", start, like=self.start)
-        if start.ndim != 2 or start.shape[1] != z or len(start) == 0:
-            raise InputError(f"start must be (m, {z}), f_0 at the new inputs, got {tuple(start.shape)}")
+        _require_dense("cross", cross, outputs=self.start)
+        _require_dense("start", start, outputs=self.start)
+        require_shape("start", start, ("m", z), "pass f_0 at the new inputs")
         m = len(start)
         if cross.shape not in ((m, n), (m, n, z, z)):
             raise InputError(
-                f"cross must be {(m, n)} or {(m, n, z, z)}, new inputs in rows and the {n} training points in columns, "
-                f"got {tuple(cross.shape)}; is it transposed?"
+                f"cross must have shape {(m, n)} or {(m, n, z, z)}, new inputs in rows and the {n} training points in "
+                f"columns, got {tuple(cross.shape)}; check that it is not transposed"
             )
         a = self._weights(self._checked(time))
         moved = flat_kernel(cross.detach().double()) @ (a if cross.ndim == 2 else a.reshape(-1, 1))
         return (start.detach().double() + moved.view(m, z)).to(self.start.dtype)
 
     def loss(self, time: float) -> float:
-        """½‖f_t − Y‖², exact also where the residual is far below the targets' rounding."""
+        """½‖f_t − Y‖², exact even where the residual is far below the rounding of the targets."""
         time = self._checked(time)
         if time == math.inf and self._limit is not None:
             return 0.0
@@ -82,12 +90,12 @@ class MSETraining:
 
     @property
     def eigenvalues(self) -> Tensor:
-        """Those of Θ, (N,) and ascending; what rounding left below zero is zero."""
+        """The eigenvalues of Θ, (N,) and ascending; those that rounding left below zero are zero."""
         return self._modes[0]
 
     @property
     def tolerance(self) -> float:
-        """What rounding of the kernel's entries may have left of zero: at t = ∞ such an eigenvalue counts as zero."""
+        """The largest eigenvalue that may be the rounding of zero; at t = ∞ it counts as zero."""
         return eigenvalue_rounding(self.matrix, self.precision)
 
     @cached_property
@@ -96,8 +104,8 @@ class MSETraining:
         values, vectors = torch.linalg.eigh(self.matrix)
         if float(values[0]) < -10 * self.tolerance:
             raise InputError(
-                f"the kernel must be positive semidefinite, but has the eigenvalue {float(values[0]):.3g} beside "
-                f"{float(values[-1]):.3g}; is it a kernel?"
+                f"kernel must be positive semi-definite, but has the eigenvalues {float(values[0]):.3g} to "
+                f"{float(values[-1]):.3g}; check that it is a kernel matrix"
             )
         return values.clamp(min=0), vectors, vectors.mT @ self._flat_residual
 
@@ -108,7 +116,7 @@ class MSETraining:
 
     @cached_property
     def _limit(self) -> Tensor | None:
-        """−Θ^{-1}(f_0 − Y) by Cholesky where Θ is large, not decomposed yet and surely invertible; else None."""
+        """−Θ^{-1}(f_0 − Y) by Cholesky where Θ is large, not decomposed yet and clearly invertible; else None."""
         n = len(self.matrix)
         if n <= SMALL or "_modes" in self.__dict__:
             return None
@@ -146,13 +154,13 @@ class MSETraining:
         result = (vectors @ modes).view(self.start.shape)
         if not bool(torch.isfinite(result).all()):
             raise KontrastError(
-                f"the outputs overflow, as they must at a learning_rate of {self.learning_rate:g} above "
-                f"2/λ_max = {2 / float(self.eigenvalues[-1]):.4g}; ask for earlier times or lower it"
+                f"the outputs overflow, because learning_rate={self.learning_rate:g} is above "
+                f"2/λ_max = {2 / float(self.eigenvalues[-1]):.4g}; ask for earlier times, or lower it"
             )
         return result
 
     def _shares(self, time: float) -> tuple[Tensor, Tensor]:
-        """What is left of each mode's residual, and what is learned: 1 − left, exact also where that is tiny."""
+        """The share of each mode's residual that is left, and 1 − left, the share learned, exact even where tiny."""
         values = self.eigenvalues
         if time == math.inf:
             self._refuse_unstable(float(values[-1]))
@@ -164,7 +172,7 @@ class MSETraining:
         if time == 0:
             return torch.ones_like(values), torch.zeros_like(values)
         step = self.learning_rate * values
-        # (1 − s)^t as ± exp(t log|1 − s|), where log1p has all digits next to s = 0 and, of s − 2, next to s = 2.
+        # (1 − s)^t as ± exp(t log|1 − s|); log1p keeps all digits near s = 0 and, with s − 2, near s = 2.
         exponent = time * torch.where(step < 1, -step, step - 2).log1p()
         left = exponent.exp() * torch.where(step > 1, (-1.0) ** (time % 2), 1.0)
         return left, torch.where(step < 1, -exponent.expm1(), 1 - left)
@@ -186,29 +194,29 @@ def mse_training(
     r"""Training of outputs on targets under a fixed kernel, at any time up to ∞, by one eigendecomposition.
 
     $f_t = Y + e^{-\eta\Theta t}(f_0 - Y)$ for the flow $\dot f = -\eta\Theta(f - Y)$, with $(1 - \eta\Theta)^t$ for
-    descent (paper D, claim D.lee). The work is done at the first question, in float64; where a large invertible kernel
-    is asked for t = ∞ alone, it is a Cholesky solve.
+    descent (paper D, claim D.lee). The work is done at the first question, in float64. For a large invertible kernel of
+    which only t = ∞ is asked, it is a Cholesky solve.
 
-    Rounding: eigenvalues carry an error of about eps·λ_max, so that outputs are exact to about (1 + ηλ_max t)·eps, and
-    no simulation in this precision is closer: 3e-13 after 3000 steps of nearly singular kernels.
+    Rounding: eigenvalues carry an error of about eps·λ_max, so outputs are exact to about (1 + ηλ_max t)·eps. No
+    simulation in this precision is closer: 3e-13 after 3000 steps of nearly singular kernels.
 
     Args:
-        kernel: Θ among the training points, (n, n, z, z) as `empirical_ntk` gives it, or (n, n) where it acts on every
-            output alike (an infinite network's).
+        kernel: Θ among the training points, (n, n, z, z) as `empirical_ntk` returns it, or (n, n) if it is the same for
+            every output, like an infinite network's.
         outputs: f_0 at the training points, (n, z).
         targets: Y, (n, z).
         learning_rate: η.
         method: "flow", or "descent" in steps of η.
     """
     require_positive(learning_rate=learning_rate)
-    require_method(method)
-    _require_floats("kernel", kernel)
-    _require_floats("outputs", outputs, like=kernel)
+    require_choice("method", method, get_args(Training))
+    _require_dense("kernel", kernel)
+    _require_dense("outputs", outputs, kernel=kernel)
     require_targets(targets, outputs)
     n, z = outputs.shape
     if kernel.shape not in ((n, n), (n, n, z, z)):
         raise InputError(
-            f"the kernel must be {(n, n)} or {(n, n, z, z)} for outputs of shape {(n, z)}, got {tuple(kernel.shape)}"
+            f"kernel must have shape {(n, n)} or {(n, n, z, z)} for outputs {(n, z)}, got {tuple(kernel.shape)}"
         )
     matrix = as_symmetric(flat_kernel(kernel.detach()), "kernel")
     precision = torch.finfo(kernel.dtype).eps
@@ -217,7 +225,7 @@ def mse_training(
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Outputs at new inputs over random initialisations: Gaussian, every output alike and independent."""
+    """The Gaussian distribution of outputs at new inputs over random initialisations, independent for each output."""
 
     mean: Tensor  # (m, z)
     covariance: Tensor  # (m, m), of each of the z outputs
@@ -237,29 +245,25 @@ def ensemble(
 
     Lee et al. 2019, Eqs. 14 to 16: with $A_t = \Theta^{-1}(1 - e^{-\eta\Theta t})$ the mean is $\Theta_* A_t Y$ and the
     covariance $K_{**} + \Theta_* A_t K A_t \Theta_*^\top - (\Theta_* A_t K_{X*} + h.c.)$, K the NNGP kernel that draws
-    the start. At time 0 it is the prior; at ∞ it is not the GP posterior, which has Θ = K.
+    the start. At time 0 it is the prior; at ∞ it is not the posterior of the Gaussian process, for which Θ = K.
 
     Args:
         network: the infinitely wide network.
         x: training inputs, (n, d).
         targets: (n, z).
-        new: where to look, (m, d).
+        new: the new inputs, (m, d).
         time: flow time or steps, up to ∞; see `mse_training`.
         learning_rate: η.
         method: "flow" or "descent".
     """
-    if not isinstance(network, InfiniteNetwork):
-        raise InputError(
-            f"network must be an InfiniteNetwork, got {type(network).__name__}; for modules use linearised_mse"
-        )
+    require_type("network", network, InfiniteNetwork, "for modules use linearized_mse")
     require_positive(learning_rate=learning_rate)
-    require_method(method)
-    _require_floats("x", x)
-    _require_floats("targets", targets, like=x)
-    if targets.ndim != 2 or targets.shape[:1] != x.shape[:1] or targets.numel() == 0:
-        raise InputError(f"targets must be ({len(x)}, z), a row for each of x, got {tuple(targets.shape)}")
+    require_choice("method", method, get_args(Training))
+    _require_dense("x", x)
+    _require_dense("targets", targets, x=x)
+    require_shape("targets", targets, (len(x), "z"), "pass one row per row of x")
     _checked_time(time, learning_rate, method)
-    # A_t Θ_*^T are the weights of a training from zero on the columns of Θ_*^T.
+    # A_t Θ_*^T are the weights of training from zero on the columns of Θ_*^T.
     columns = network.ntk(x, new)
     training = mse_training(
         network.ntk(x), torch.zeros_like(columns), columns, learning_rate=learning_rate, method=method
@@ -271,45 +275,30 @@ def ensemble(
     return Ensemble(mean.to(x.dtype), ((covariance + covariance.mT) / 2).to(x.dtype))
 
 
-def require_method(method: str) -> None:
-    """Refuse what is neither the flow nor descent."""
-    if method not in get_args(Training):
-        raise InputError(f"method must be 'flow' or 'descent', got {method!r}")
-
-
 def require_targets(targets: Tensor, outputs: Tensor) -> None:
     """Refuse targets that are not like the (n, z) outputs."""
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or 0 in outputs.shape:
-        raise InputError(f"outputs must be (n, z), got {in_words(outputs)}; of one output use outputs[:, None]")
-    _require_floats("targets", targets, like=outputs)
-    if targets.shape != outputs.shape:
-        raise InputError(
-            f"targets must be {tuple(outputs.shape)} like the outputs, got {tuple(targets.shape)}"
-            + ("; use targets[:, None]" if targets.ndim == 1 else "")
-        )
+    require_type("outputs", outputs, Tensor)
+    require_shape("outputs", outputs, ("n", "z"), "for one output use outputs[:, None]")
+    _require_dense("targets", targets, outputs=outputs)
+    require_shape("targets", targets, outputs.shape, "use targets[:, None]" if targets.ndim == 1 else "")
 
 
 def _checked_time(time: float, learning_rate: float, method: Training) -> float:
     require_not_negative(time=time)
     try:
         value = float(time)
-    except OverflowError:  # of a whole number beyond 1e308
+    except OverflowError:  # a whole number beyond 1e308
         value = math.inf
     if method == "descent" and value != math.inf and not value.is_integer():
-        raise InputError(f"time counts steps of descent: a whole number or math.inf, got {time}")
+        raise InputError(f"time must be a whole number of steps for descent, or math.inf, got {time}")
     return math.inf if math.isinf(learning_rate * value) else value
 
 
-def _require_floats(name: str, given: Tensor, *, like: Tensor | None = None) -> None:
-    if not isinstance(given, Tensor) or not given.is_floating_point() or given.layout != torch.strided:
-        raise InputError(
-            f"{name} must be a dense tensor of floating-point numbers, got {in_words(given)}; "
-            f"convert with torch.as_tensor({name}).double()"
-        )
-    if like is not None and (given.dtype, given.device) != (like.dtype, like.device):
-        raise InputError(
-            f"all must have one number type and device, but {name} is {given.dtype} on {given.device} and another "
-            f"{like.dtype} on {like.device}; convert with {name}.to(…)"
-        )
-    if not bool(torch.isfinite(given).all()):
-        raise InputError(f"{name} holds NaN or infinite values; check the data behind it")
+def _require_dense(name: str, given: Tensor, **like: Tensor) -> None:
+    """Refuse what is not a dense, finite floating-point tensor, of the number type and device of those in `like`."""
+    require_floating(name, given)
+    if given.layout != torch.strided:
+        raise InputError(f"{name} must be dense, got {given.layout}; use {name}.to_dense()")
+    for other, tensor in like.items():
+        require_alike(**{other: tensor, name: given})
+    require_finite(name, given)

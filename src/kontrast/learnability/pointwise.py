@@ -1,15 +1,15 @@
-r"""What regression from n of M points will predict at each of the others: one κ a point (claims D.kappa).
+r"""Predictions of regression from n of M points at each of the others, with one κ per point (claims D.kappa).
 
-`predict_learning` has one κ for all points, as if each were as easy to guess from the others. On real data outliers are
-not, and it promises too much: by a quarter in the error where most of 400 digits are samples. Here every point has its
-own. Regression with K + δI fits its samples, so that its matrix H, f ↦ f̂, has on average over the draws n/M on the
-diagonal, *at every point*. With p = n/M and τ_x > 0,
+`predict_learning` has one κ for all points, as if each were equally easy to predict from the others. In real data
+outliers are not, and it promises too much: a quarter of the error where most of 400 digits are samples. Here every
+point has its own κ. Regression with K + δI fits its samples, so its matrix H, f ↦ f̂, averaged over the draws, has n/M
+on the diagonal *at every point*. With p = n/M and τ_x > 0,
 
 $$H = (K + δI)(K + δI + \mathrm{diag}\,τ)^{-1}, \qquad H_{xx} = p \text{ for all } x,$$
 
-which is $λ/(λ + κ)$ where all τ are Mκ. Say $g_x$ is the error at x from the other samples, so that the residual is
-$(1 - b_x)g_x$, with $b_x$ 1 where x is a sample. Its mean is (1 − H)f, so $E g = (f - Hf)/(1 - p)$. The deviations of
-all points are H times independent ones of size $g_x(p - b_x)/p$, to leading order in 1/n, which gives the second
+which is $λ/(λ + κ)$ where all τ are Mκ. Let $g_x$ be the error at x from the other samples, so that the residual is
+$(1 - b_x)g_x$, with $b_x = 1$ where x is a sample. Its mean is (1 − H)f, so $E g = (f - Hf)/(1 - p)$. To leading order
+in 1/n the deviations of all points are H times independent ones of size $g_x(p - b_x)/p$, which gives the second
 moments $q_x = E g_x g_x^\top$:
 
 $$q_x = (E g_x)(E g_x)^\top + \sum_{y \ne x} \frac{H_{xy}^2}{p(1 - p)}\,q_y.$$
@@ -32,16 +32,16 @@ from kontrast.learnability.transfer import checked_kernel, checked_targets, nega
 from kontrast.linalg import eigenvalue_rounding
 
 MAX_STEPS = 60  # of Newton's method; 4 to 6 are taken
-TOLERANCE = 1e-10  # of log H_xx's partner, log(1 − H_xx)
+TOLERANCE = 1e-10  # of log(1 − H_xx)
 
 
 @dataclass(frozen=True, eq=False)
 class PointPrediction:
-    r"""What regressions from n random points predict at each point that is none of them, in float64.
+    r"""The predictions of regression from n random points at each point that is not one of them, in float64.
 
     Attributes:
         n_samples: n.
-        kappas: one κ a point, (M,): τ/M.
+        kappas: one κ per point, (M,): τ/M.
         outputs: the mean prediction, (M, c).
         moments: the mean of $(f - \hat f)(f - \hat f)^\top$ over the c targets, (M, c, c).
         targets: f, (M, c).
@@ -86,10 +86,11 @@ def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: floa
     f = checked_targets(targets, K)
     M = len(K)
     require_finite_not_negative(ridge=ridge)
-    if require_whole("n_samples", n_samples) >= M:
-        raise InputError(f"{n_samples} samples of {M} points leave none unseen; ask for at most {M - 1}")
+    n_samples = require_whole("n_samples", n_samples)
+    if n_samples >= M:
+        raise InputError(f"n_samples must be at most {M - 1}, to leave one of {M} points unseen, got {n_samples}")
     p, scale = n_samples / M, float(K.diagonal().mean()) + ridge
-    shifted = K / scale  # at any scale of the kernel no square overflows
+    shifted = K / scale  # so that no square overflows at any scale of the kernel
     shifted.diagonal().add_(ridge / scale)
     tau, R = _tau(shifted, n_samples, eigenvalue_rounding(K, eps) / scale, scale)
     bias = tau[:, None] * (R @ f) / (1 - p)  # (1 − H)f, as 1 − H = τR
@@ -112,7 +113,7 @@ def _cholesky(A: Tensor) -> Tensor:
     L, info = torch.linalg.cholesky_ex(A)
     if int(info) != 0:
         raise ConvergenceError(
-            "K + ridge·I is singular to rounding, so that no κ was found for each point; raise ridge"
+            "K + ridge·I is singular to rounding, so the κ of each point could not be found; raise ridge"
         )
     return L
 
@@ -121,7 +122,7 @@ def _tau(shifted: Tensor, n: int, noise: float, scale: float) -> tuple[Tensor, T
     r"""τ and $R = (K' + \mathrm{diag}\,τ)^{-1}$ with $τ_x R_{xx} = 1 - p$, by Newton's method for log τ.
 
     The derivative of log R_xx by log τ_y is −R_xy² τ_y/R_xx; the rows of $\mathrm{diag}(R_{xx}/τ_x) - R_{xy}^2$,
-    weighted by τ, sum to more than 0, so that it is positive definite. Starts at the one κ of all points.
+    weighted by τ, sum to more than 0, so it is positive definite. Starts at the κ common to all points.
     """
     M = len(shifted)
     values = torch.linalg.eigvalsh(shifted).flip(0)
@@ -131,7 +132,7 @@ def _tau(shifted: Tensor, n: int, noise: float, scale: float) -> tuple[Tensor, T
     if n >= rank or not bool((shifted.diagonal() > 0).all()):
         raise InputError(
             f"K + ridge·I has rank {rank} and {int((shifted.diagonal() <= 0).sum())} points where k(x, x) = 0, so {n} "
-            f"samples do not fit every target; pass ridge={2 * scale * noise:.2g} or more, above rounding"
+            f"samples cannot fit every target; pass ridge={2 * scale * noise:.2g} or more, above rounding"
         )
     start = M * kappa(Spectrum(torch.where(values > noise, values, 0.0) / M), n, replacement=False)
     log_tau = torch.full_like(values, math.log(start))

@@ -1,8 +1,8 @@
 r"""Kernel ridge regression and Gaussian-process inference with any kernel of samples.
 
-$f(x) = k(x, X)\,(K + \rho I)^{-1} Y$. With the NTK at ρ = 0 it is what an infinitely wide network predicts in the mean
-over its starts when trained to the end (paper D, Sec. 2); with the NNGP kernel the posterior of its prior, where ρ is
-the variance of the noise. Exact by Cholesky for few points, by preconditioned conjugate gradients for many.
+$f(x) = k(x, X)\,(K + \rho I)^{-1} Y$. With the NTK at ρ = 0 it is the prediction of an infinitely wide network trained
+to the end, averaged over its starts (paper D, Sec. 2). With the NNGP kernel it is the posterior of the network's prior,
+where ρ is the variance of the noise. By Cholesky for few points, by preconditioned conjugate gradients for many.
 """
 
 from __future__ import annotations
@@ -14,36 +14,44 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_not_negative, require_positive, require_whole
+from kontrast.checks import (
+    in_words,
+    require_callable,
+    require_finite,
+    require_floating,
+    require_not_negative,
+    require_positive,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.kernels import KERNEL_TILE, Kernel, tiled
 from kontrast.linalg import LeaveOneOut, Posterior, RidgeSystem, nystrom_preconditioner
 
 RANK = 500  # of the preconditioner
-DIAGONAL_ROWS = 128  # of a plain function's kernel that are computed for their diagonal at a time
+DIAGONAL_ROWS = 128  # rows of a plain function's kernel that are computed at a time for the diagonal
 
 
 @dataclass(frozen=True, eq=False)
 class KernelRegression:
-    """A fitted regression. Its weights are float64; what it predicts has the number type of the samples."""
+    """A fitted regression. Its weights are float64; its predictions have the number type of the samples."""
 
     kernel: Kernel
     x: Tensor  # (n, …), the training samples
     system: RidgeSystem  # K + ridge I
     weights: Tensor  # (n,) or (n, c), float64
-    residuals: Tensor  # () or (c,), relative: those of the linear system, not of the fit
+    residuals: Tensor  # () or (c,), relative, of the linear system and not of the fit
     n_steps: int  # of conjugate gradients; 0 for Cholesky
 
     def predict(self, x: Tensor) -> Tensor:
-        """f(x), (m,) or (m, c), without ever holding k(x, X) whole."""
+        """f(x), (m,) or (m, c), without holding all of k(x, X)."""
         self._check(x)
         return torch.cat([cross @ self.weights for _, cross in self._strips(x)]).to(x.dtype)
 
     def posterior(self, x: Tensor) -> Posterior:
         """Mean and variance at m new samples of the Gaussian process with this kernel and noise of variance `ridge`.
 
-        The variance is of the function without the noise. It costs n² multiplications a sample after Cholesky, and a
-        system to solve for each by conjugate gradients, where it is never below the exact one but for rounding.
+        The variance is that of the function, without the noise. Per sample it costs n² multiplications after Cholesky,
+        and one linear system by conjugate gradients, where it is never below the exact one except for rounding.
         """
         self._check(x)
         parts = []
@@ -57,7 +65,7 @@ class KernelRegression:
     def leave_one_out(self, *, n_points: int | None = None, generator: torch.Generator | None = None) -> LeaveOneOut:
         """The errors at training samples of regressions without them; see `kontrast.linalg.RidgeSystem`.
 
-        Exact for each sample. At all after Cholesky; by conjugate gradients at `n_points` (100 unless told otherwise)
+        Exact for each sample: at all of them after Cholesky, and by conjugate gradients at `n_points` (default 100)
         drawn with `generator`, so that the mean square has a standard error.
         """
         return self.system.leave_one_out(self.weights, n_points=n_points, generator=generator)
@@ -70,7 +78,7 @@ class KernelRegression:
             yield rows, _checked_kernel(cross, len(rows), len(self.x)).double()
 
     def _check(self, x: Tensor) -> None:
-        _check_samples(x)
+        _require_samples(x)
         if x.shape[1:] != self.x.shape[1:] or (x.dtype, x.device) != (self.x.dtype, self.x.device):
             raise InputError(
                 f"x must be like the training samples, (m, {', '.join(map(str, self.x.shape[1:]))}) of {self.x.dtype} "
@@ -92,31 +100,30 @@ def kernel_regression(
 ) -> KernelRegression:
     """Kernel ridge regression of targets (n,) or (n, c) on samples x (n, …).
 
-    Below `exact_below` samples K + ridge I is factorised in float64. From there on, conjugate gradients with a Nyström
-    preconditioner: they hold K once, in the samples' number type (1.6 GB for 20,000 of them in float32), and end at a
-    relative residual that is true in float64.
+    Below `exact_below` samples K + ridge I is factorised in float64. From there on it is solved by conjugate gradients
+    with a Nyström preconditioner, which hold K once, in the samples' number type (1.6 GB for 20,000 of them in
+    float32), and stop by a relative residual that is computed in float64.
 
     Args:
         kernel: A `Kernel` (`TangentKernel`, `NetworkKernel`, `FeatureKernel`, …) or a function k(x, y) → (n, m).
         x: Samples, float32 or float64.
-        targets: Numbers, not class labels; of labels one column a class.
-        ridge: Added to the kernel's diagonal, as it is: not a share of it. The variance of a Gaussian process's noise.
-        exact_below: From how many samples on conjugate gradients are used.
-        rank: Of the preconditioner; a larger one leaves fewer steps.
+        targets: Numbers, not class labels; for labels, one column per class.
+        ridge: Added to the kernel's diagonal itself, not a share of it. The variance of a Gaussian process's noise.
+        exact_below: The number of samples from which conjugate gradients are used.
+        rank: Of the preconditioner; a larger one needs fewer steps.
         tolerance: Of conjugate gradients: the largest relative residual, 1e-10 for float64 and 1e-5 for float32.
         max_steps: Of conjugate gradients.
-        generator: Draws the preconditioner's random vectors; seed 0 without.
+        generator: Draws the preconditioner's random vectors; seed 0 if not given.
 
     Raises:
-        InputError: Without ridge the kernel is singular; the text names two samples that coincide, if two do.
+        InputError: The kernel is singular without ridge; the message names two samples that coincide, if any do.
         ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
-    _check_samples(x)
+    _require_samples(x)
     wide = _checked_targets(targets, x)
     require_not_negative(ridge=ridge)
-    require_whole("exact_below", exact_below, least=0)
-    require_whole("rank", rank)
-    require_whole("max_steps", max_steps)
+    exact_below = require_whole("exact_below", exact_below, least=0)
+    rank, max_steps = require_whole("rank", rank), require_whole("max_steps", max_steps)
     if tolerance is not None:
         require_positive(tolerance=tolerance)
     k = _as_kernel(kernel)
@@ -145,41 +152,32 @@ class _PlainKernel:
 
 
 def _as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
-    if not callable(kernel):
-        raise InputError(f"kernel must be a Kernel or a function k(x, y), got {in_words(kernel)}")
+    require_callable("kernel", kernel, "pass a Kernel or a function k(x, y)")
     return cast("Kernel", kernel) if hasattr(kernel, "diagonal") else _PlainKernel(kernel)
 
 
-def _check_samples(x: Tensor) -> None:
+def _require_samples(x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64) or x.ndim < 2 or len(x) == 0:
         raise InputError(
-            f"x must be samples (n, …) of float32 or float64, got {in_words(x)}; convert it with torch.tensor(…)"
+            f"x must be samples (n, …) of float32 or float64, got {in_words(x)}; convert it with torch.as_tensor(x)"
         )
-    if not bool(torch.isfinite(x).all()):
-        raise InputError("x holds NaN or infinite values; leave those samples out")
+    require_finite("x", x, "leave those samples out")
 
 
 def _checked_targets(targets: Tensor, x: Tensor) -> Tensor:
-    """In float64, in which the weights are found."""
-    if not isinstance(targets, Tensor):
-        raise InputError(f"targets must be a tensor, got {in_words(targets)}; convert it with torch.tensor(…)")
-    if not targets.is_floating_point():
-        raise InputError(
-            f"targets must be floating-point numbers, got {in_words(targets)}; of class labels pass one column a "
-            f"class, torch.nn.functional.one_hot(labels).to(x)"
-        )
+    """The targets in float64, in which the weights are found."""
+    require_floating("targets", targets, "for class labels pass torch.nn.functional.one_hot(labels).to(x)")
     if targets.ndim not in (1, 2) or len(targets) != len(x) or targets.numel() == 0:
         raise InputError(
-            f"targets must be ({len(x)},) or ({len(x)}, c), a row for each sample, got {tuple(targets.shape)}"
+            f"targets must have shape ({len(x)},) or ({len(x)}, c), one row per sample, got {tuple(targets.shape)}"
         )
     if targets.device != x.device:
-        raise InputError(f"targets are on {targets.device} and x on {x.device}; move one with .to(...)")
+        raise InputError(f"targets must be on {x.device} like x, got {targets.device}; move one with .to(…)")
     return targets.detach().double()
 
 
 def _checked_kernel(K: Tensor, n: int, m: int) -> Tensor:
     if not isinstance(K, Tensor) or tuple(K.shape) != (n, m) or K.dtype not in (torch.float32, torch.float64):
         raise InputError(f"kernel must return ({n}, {m}) of float32 or float64, got {in_words(K)}")
-    if not bool(torch.isfinite(K.sum())) and not bool(torch.isfinite(K).all()):
-        raise InputError("the kernel holds NaN or infinite values; check the samples and what the kernel does to them")
+    require_finite("the kernel matrix", K, "check the samples and the kernel function")
     return K.detach()

@@ -1,78 +1,65 @@
-"""Paper C: pairwise importance, contrastive covariance, locally maximal eigenvectors, their stability."""
+"""Paper C: Tian, "On the Role of Nonlinearity in Training Dynamics of Contrastive Learning on One-layer Network".
+
+2022, https://arxiv.org/abs/2206.01342. A contrastive loss weighs pairs of samples by their importance α. A filter w
+then climbs the energy of the contrastive covariance, driven by A(w), until it rests at a locally maximal eigenvector:
+a pattern.
+"""
 
 from kontrast.patterns.bounds import (
     Guarantee,
     GuaranteeCheck,
-    Irregularity,
-    LocalConstants,
-    ball_radius,
     check_guarantee,
-    eigenvector_constant,
     estimate_constants,
     gaussian_z0,
     guarantee,
     irregularity,
+    positive_definite,
     roughness_bound,
-    shifted,
 )
 from kontrast.patterns.contrastive_covariance import (
-    GaussianFeatures,
     PairLaplacian,
     adjusted_covariance,
     contrastive_covariance,
     gaussian_features,
     pair_laplacian,
 )
-from kontrast.patterns.gated import BatchNormalized, GatedCovariance
-from kontrast.patterns.homogeneous import Homogeneous, homogeneous_from
+from kontrast.patterns.gated_covariance import BatchNormalized, GatedCovariance
+from kontrast.patterns.homogeneous import Homogeneous
 from kontrast.patterns.importance import (
     GaussianImportance,
-    GivenImportance,
-    ImportanceLike,
     ImportanceRule,
     ImportanceWeights,
     InfoNCEImportance,
     SpectralImportance,
     TripletImportance,
     UniformImportance,
-    importance_from,
-    require_importance,
 )
-from kontrast.patterns.latent import (
+from kontrast.patterns.latent_models import (
     THRESHOLD_Q,
     LatentCategorical,
     LatentSummation,
     nearly_orthogonal_patterns,
     orthonormal_patterns,
-    require_probabilities,
 )
-from kontrast.patterns.lmes import FilterMatch, LMEs, find_lmes
-from kontrast.patterns.one_layer import Ending, FilterFlow, FilterRun, OneLayerField, one_layer_flow, power_iteration
+from kontrast.patterns.lmes import LMEs, find_lmes
+from kontrast.patterns.one_layer import Ending, OneLayerField, one_layer_flow, power_iteration
 from kontrast.patterns.population import MixtureCovariance
 
 __all__ = [
     "THRESHOLD_Q",
     "BatchNormalized",
     "Ending",
-    "FilterFlow",
-    "FilterMatch",
-    "FilterRun",
     "GatedCovariance",
-    "GaussianFeatures",
     "GaussianImportance",
-    "GivenImportance",
     "Guarantee",
     "GuaranteeCheck",
     "Homogeneous",
-    "ImportanceLike",
     "ImportanceRule",
     "ImportanceWeights",
     "InfoNCEImportance",
-    "Irregularity",
     "LMEs",
     "LatentCategorical",
     "LatentSummation",
-    "LocalConstants",
     "MixtureCovariance",
     "OneLayerField",
     "PairLaplacian",
@@ -80,25 +67,19 @@ __all__ = [
     "TripletImportance",
     "UniformImportance",
     "adjusted_covariance",
-    "ball_radius",
     "check_guarantee",
     "contrastive_covariance",
-    "eigenvector_constant",
     "estimate_constants",
     "find_lmes",
     "gaussian_features",
     "gaussian_z0",
     "guarantee",
-    "homogeneous_from",
-    "importance_from",
     "irregularity",
     "nearly_orthogonal_patterns",
     "one_layer_flow",
     "orthonormal_patterns",
     "pair_laplacian",
+    "positive_definite",
     "power_iteration",
-    "require_importance",
-    "require_probabilities",
     "roughness_bound",
-    "shifted",
 ]

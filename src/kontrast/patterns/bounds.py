@@ -1,8 +1,8 @@
 r"""Paper C's bounds for one-layer networks: the roughness of A(w), and critical points found by power iteration.
 
-Theorem 2 bounds the roughness ρ(w), which Theorem 1 holds against the eigenvalue gap; Corollary 2 is about the r in it.
-Theorem 3 promises a critical point near a start w(0), where the irregularity ω of (95) is small on a ball B_γ. It takes
-any function w → A(w) (d, d): of samples, of a population, or of neither.
+Theorem 2 (`roughness_bound`) bounds the roughness ρ(w), which Theorem 1 compares with the eigenvalue gap; Corollary 2
+is about its factor r. Theorem 3 (`guarantee`) promises a critical point near a start w(0) if the irregularity ω
+of (95) is small on a ball B_γ. It takes any function w → A(w) (d, d), of samples, of a population, or of neither.
 """
 
 from __future__ import annotations
@@ -11,40 +11,52 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kontrast.bounds import Assumption, Bound, Form
-from kontrast.checks import require_not_negative, require_positive, require_whole
+from kontrast.checks import (
+    require_between,
+    require_callable,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_generator,
+    require_not_negative,
+    require_positive,
+    require_same_dtype,
+    require_shape,
+    require_type,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.linalg import require_symmetric
 
 MatrixOf = Callable[[Tensor], Tensor]
 
 KAPPA = 2 * math.sqrt(13)  # κ·λ_gap² never exceeds this: see `eigenvector_constant`
-SLACK, LEAST = 1.02, 0.005  # how far the search for γ steps beyond the ω found, so that it ends soon
+SLACK, LEAST = 1.02, 0.005  # the search for γ steps this far beyond the ω found, so that it ends soon
 NEAR = 0.05  # the distance of near pairs, in radii
-FAR = (1, 2, 5, 11)  # each point is also paired with those so many places on
+FAR = (1, 2, 5, 11)  # each point is also paired with the ones this many places later
 
 
 def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: Form = "corrected") -> Bound:
     r"""Theorem 2: the roughness $ρ(w) \le C_0^2\,\mathrm{vol}(C_0)\,r/π$ of ReLU, ‖x‖ ≤ C_0, without augmentation.
 
-    Printed: C_0³ in the place of C_0², which cannot be: x in other units, s·x, makes ρ s² times as large, and so
-    vol(C_0)·r C_0², as vol·r has no unit. In (81) and (82) a third C_0 appears from nowhere, though E[h] ≤ C_0 and
-    ‖x‖ ≤ C_0 are all there is. So the printed bound is violated for small C_0, and loose without need for C_0 > 1.
+    Printed: C_0³ instead of C_0². That cannot be right: in other units, s·x, ρ is s² times as large, and so is
+    vol(C_0)·r C_0², as vol·r has no unit. In (81) and (82) a third C_0 appears without a reason: E[h] ≤ C_0 and
+    ‖x‖ ≤ C_0 give two. So the printed bound is violated for small C_0, and needlessly loose for C_0 > 1.
 
-    Corrected: as the proof has it, with vol(Ω) = vol(C_0)θ/π for the two wedges Ω at the angle θ between w and v.
+    Corrected: as in the proof, with vol(Ω) = vol(C_0)θ/π for the two wedges Ω at the angle θ between w and v.
 
     Sharp: $C_0^{d+2}\,V_{d-1}\,r/(d+1)$, V_k the volume of the unit ball in k dimensions. Exactly, ρ = E[h]·‖M‖ with
     $M = E[xx^\top δ(w^\top x)]$, and ‖M‖ ≤ max p·∫(u·x)² over the ball of radius C_0 in the plane. No smaller constant
-    is true: a thin slab of density r at the plane, with the rest of the mass at C_0·w, comes as near as one likes. It
-    is π V_{d−1}/((d + 1)V_d) ≈ √(π/2d) of the corrected one.
+    is true: a thin slab of density r at the plane, with the rest of the mass at C_0·w, comes arbitrarily close. It is
+    π V_{d−1}/((d + 1)V_d) ≈ √(π/2d) times the corrected one.
 
-    None can help Theorem 1 beyond C_0²/4: there λ_gap ≤ λ_* = Var h(w^T x) ≤ C_0²/4, as 0 ≤ h ≤ C_0. For x uniform in a
-    ball vol·r = 1, and the corrected bound is C_0²/π in every dimension: it certifies nothing.
+    A bound above C_0²/4 cannot help Theorem 1, as λ_gap ≤ λ_* = Var h(w^T x) ≤ C_0²/4 because 0 ≤ h ≤ C_0. For x
+    uniform in a ball vol·r = 1, and the corrected bound is C_0²/π in every dimension: it certifies nothing.
 
     Args:
         radius: C_0, the largest ‖x‖.
@@ -52,8 +64,7 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
         d: the dimension of x.
         form: "printed", "corrected" or "sharp".
     """
-    if form not in ("printed", "corrected", "sharp"):
-        raise InputError(f"form must be one of printed, corrected, sharp, got {form!r}")
+    require_choice("form", form, ("printed", "corrected", "sharp"))
     require_positive(radius=radius)
     d = require_whole("d", d)
     require_not_negative(density_at_plane=density_at_plane)
@@ -62,7 +73,7 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
         log_constant = _log_volume(d - 1) - math.log(d + 1)
     power = d + (3 if form == "printed" else 2)
     log10 = -math.inf
-    if density_at_plane > 0:  # (d + 2)·log C_0 is beyond the range of floats long before the bound is
+    if density_at_plane > 0:  # in logarithms: C_0^(d + 2) overflows long before the bound does
         log10 = (log_constant + power * math.log(radius) + math.log(density_at_plane)) / math.log(10)
     return Bound(
         name="ρ(w)",
@@ -74,16 +85,13 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
 
 
 def gaussian_z0(outputs: Tensor, temperature: float) -> float:
-    r"""Corollary 2: $z_0 = E\,e^{-h^2/2τ}$ of outputs h = h(w^T x) (n,), by which Gaussian α lowers r, (93).
+    r"""Corollary 2: $z_0 = E\,e^{-h^2/2τ}$ of outputs h = h(w^T x) (n,), the factor by which Gaussian α lowers r, (93).
 
-    r(w, α_g) = z_0·r(w, α_u), as all features l ≥ 1 vanish on the plane where h = 0. It is an identity for the bound.
-    The roughness itself falls by another factor, with α held fixed: by $E[h\,e^{-h^2/2τ}]/E[h]$.
+    r(w, α_g) = z_0·r(w, α_u), as all features l ≥ 1 vanish on the plane where h = 0: an identity for the bound. With α
+    held fixed, the roughness itself falls by another factor, $E[h\,e^{-h^2/2τ}]/E[h]$.
     """
-    _require_floating("outputs", outputs)
-    if outputs.dim() != 1 or len(outputs) == 0:
-        raise InputError(
-            f"outputs must be (n,) with n at least 1, got {tuple(outputs.shape)}; pass those of one filter"
-        )
+    require_floating("outputs", outputs)
+    require_shape("outputs", outputs, ("n",), "pass those of one filter")
     require_positive(temperature=temperature)
     return float(torch.exp(-outputs.double().square() / (2 * temperature)).mean())
 
@@ -112,13 +120,13 @@ class Irregularity:
 
 
 def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curvature: float = 0.0) -> Irregularity:
-    r"""Definition 4, (95): how far power iteration at `weight` is from that of a constant matrix.
+    r"""Definition 4, (95): how far power iteration at `weight` is from that with a constant matrix.
 
     $μ = \frac{1 + c}{2c^2}(λ_2/λ_1)^2$ and
     $ν = 2κL^2(1 + μc) + 2Lλ_{gap}^{-1}\sqrt{μ(1 + μc)}$, with L = `lipschitz` and κ = `curvature`.
 
-    Lemma 4 asks for λ_1 > 0 only. It needs |λ_i| ≤ λ_2 for i > 1 as well, which A ≥ 0 gives: for the eigenvalues 1, 0.1
-    and −0.9 it is false. Lemmas 5 and 7 ask for A > 0, and A ≥ 0 is enough.
+    Lemma 4 assumes λ_1 > 0 only. It also needs |λ_i| ≤ λ_2 for i > 1, which A ≥ 0 gives: it is false for the
+    eigenvalues 1, 0.1 and −0.9. Lemmas 5 and 7 assume A > 0, but A ≥ 0 is enough.
 
     Args:
         matrix: A(w), (d, d), or (n, d, d) for many weights.
@@ -126,8 +134,8 @@ def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curv
         lipschitz: L.
         curvature: κ.
     """
-    _require_floating("matrix", matrix)
-    _require_floating("weight", weight)
+    require_floating("matrix", matrix)
+    require_floating("weight", weight)
     if weight.dim() not in (1, 2) or weight.shape[-1] < 2 or matrix.shape != (*weight.shape, weight.shape[-1]):
         raise InputError(
             f"matrix must be (d, d) for a weight (d,), or (n, d, d) for (n, d), with d of 2 or more, got"
@@ -152,20 +160,20 @@ def _irregularity(values: Tensor, vectors: Tensor, weight: Tensor, L: float, kap
 
 
 def eigenvector_constant(gap: float) -> float:
-    r"""A κ for Lemma 6 that always does: $\|φ_1' - φ_1 - Δφ_1\| \le κ\|δA\|^2$ with κ = 2√13/λ_gap².
+    r"""A κ for Lemma 6 that always works: $\|φ_1' - φ_1 - Δφ_1\| \le κ\|δA\|^2$ with κ = 2√13/λ_gap².
 
-    The paper says that κ exists. With V = δA, φ_1' = cos θ φ_1 + y, and R the inverse of λ_1 − A across φ_1, the
+    The paper only says that κ exists. With V = δA, φ_1' = cos θ φ_1 + y, and R the inverse of λ_1 − A across φ_1, the
     eigenvalue equation gives y = R[PVφ_1' − (λ_1' − λ_1)y] and Δφ_1 = RPVφ_1, so
     ‖y − Δφ_1‖ ≤ (1 − cos θ + 2 sin θ)‖V‖/λ_gap. With sin θ ≤ 2‖V‖/λ_gap (Davis–Kahan after Yu et al.) the claim
-    follows for δA of any size, for the sign φ_1·φ_1' ≥ 0. So κ is finite on a set iff the gap stays open there. Where
-    levels just cross, κλ_gap² = 4√2 is reached; 2√13 is not far above.
+    follows for δA of any size, with the sign φ_1·φ_1' ≥ 0. So κ is finite on a set iff the gap stays open there. Where
+    levels just cross, κλ_gap² = 4√2 is reached, not far below 2√13.
     """
     require_positive(gap=gap)
     return KAPPA / gap / gap  # the square of a tiny gap would be 0
 
 
-def shifted(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
-    """Â(w) = A(w) − λ_min(w)I + εI, which is positive definite and has the same critical points, (99)."""
+def positive_definite(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
+    """Â(w) = A(w) − λ_min(w)I + εI of (99), which is positive definite and has the same critical points as A(w)."""
     _require_function(matrix)
     require_positive(epsilon=epsilon)
 
@@ -179,7 +187,7 @@ def shifted(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
 
 @dataclass(frozen=True)
 class LocalConstants:
-    """What Theorem 3 needs of A(w) on a ball, found on `n_points` of its points: lower bounds, not proofs.
+    """The constants of A(w) on a ball that Theorem 3 needs, from `n_points` of its points: lower bounds, not proofs.
 
     Attributes:
         lipschitz: L, the largest ‖A(w) − A(w')‖₂/‖w − w'‖.
@@ -201,15 +209,15 @@ def estimate_constants(
 ) -> LocalConstants:
     """L and κ on the part of the unit sphere within `radius` of `start`, from near and far pairs of points there.
 
-    Half of the points lie on the ball's edge. The paper takes L on the whole sphere; its proofs need it on B_γ alone,
-    as w(t) and w(t+1) both lie there. For samples A(w) jumps where a gate opens, and L grows as pairs come nearer: it
-    is a number only for a population with a density.
+    Half of the points lie on the edge of the ball. The paper takes L on the whole sphere, but its proofs need it on B_γ
+    only, as w(t) and w(t+1) both lie there. For samples A(w) jumps where a gate opens, so L grows as pairs come
+    closer: it is finite only for a population with a density.
 
     Args:
         matrix: w (d,) → A(w) (d, d), symmetric.
-        start: the ball's centre (d,); its direction counts.
-        radius: the ball's radius, as a chord; beyond 2 it is the sphere.
-        n_points: how many points to draw; each has a near neighbour too.
+        start: the centre of the ball (d,); only its direction matters.
+        radius: the radius of the ball, as a chord; beyond 2 it is the whole sphere.
+        n_points: how many points to draw; each has a near neighbour as well.
         generator: draws the points.
     """
     w = _unit_start(matrix, start)
@@ -220,7 +228,7 @@ def estimate_constants(
 
 @dataclass(frozen=True, eq=False)
 class Guarantee:
-    """What Theorem 3 promises of power iteration from `start`, if it promises anything.
+    """The promise of Theorem 3 about power iteration from `start`, if it makes one.
 
     Attributes:
         start: w(0), of norm 1.
@@ -228,8 +236,8 @@ class Guarantee:
         omega: the largest ω found on the last ball tried.
         gamma: the smallest γ with sup ω ≤ γ on B_γ, up to 2 % and 0.005; NaN where there is none below 1.
         radius: of B_γ, as a chord; NaN where there is none.
-        constants: L, κ and what else was found on B_γ.
-        assumptions: what the theorem needs, judged.
+        constants: L, κ and the others found on B_γ.
+        assumptions: the theorem's assumptions, judged.
     """
 
     start: Tensor
@@ -253,22 +261,24 @@ class Guarantee:
 def ball_radius(gamma: float, shortfall: float) -> float:
     r"""The radius $\sqrt{2(1 + γ)(1 - c_0)}/(1 - \sqrt γ)$ of B_γ, (122), for 1 − c_0 = `shortfall`."""
     require_not_negative(shortfall=shortfall)
-    require_not_negative(gamma=gamma)
-    if gamma >= 1:
-        raise InputError(f"gamma must be below 1, got {gamma}; Theorem 3 says nothing else")
+    require_between("gamma", gamma, 0, 1, high_included=False)
     return math.sqrt(2 * (1 + gamma) * shortfall) / (1 - math.sqrt(gamma))
 
 
 def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator: torch.Generator) -> Guarantee:
     r"""Theorem 3: the smallest γ < 1 with $\sup_{B_γ} ω \le γ$, where L and κ are those of B_γ, (96).
 
-    B_γ grows with γ and L, κ and ω with it, so γ is found from below: γ becomes the largest ω on B_γ until it is as
-    large. If that passes 1, there is none. The suprema are over `n_points` points and their neighbours; the points of
-    smaller balls count in larger ones.
+    B_γ grows with γ, and L, κ and ω grow with it. So γ is found from below: it is set to the largest ω on B_γ until the
+    two agree. If that passes 1, there is no γ. The suprema are over `n_points` points and their neighbours; the points
+    of smaller balls count in larger ones.
+
+    ```python
+    promise = guarantee(positive_definite(covariance.matrix), w, generator=torch.Generator().manual_seed(0))
+    ```
 
     Args:
-        matrix: w (d,) → A(w) (d, d), symmetric and without negative eigenvalues; see `shifted`.
-        start: w(0) (d,); its direction counts.
+        matrix: w (d,) → A(w) (d, d), symmetric and without negative eigenvalues; see `positive_definite`.
+        start: w(0) (d,); only its direction matters.
         n_points: how many points to draw in each ball.
         generator: draws the points.
     """
@@ -295,7 +305,7 @@ def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator:
             Assumption(
                 "A(w) ≥ 0",
                 constants.lowest >= -1e3 * torch.finfo(w.dtype).eps * size,
-                f"the smallest eigenvalue is {constants.lowest:.3g}; `shifted` lifts a negative one",
+                f"the smallest eigenvalue is {constants.lowest:.3g}; `positive_definite` lifts a negative one",
             ),
             Assumption("c_0 ≠ 0", shortfall < 1, f"1 − c_0 = {shortfall:.3g}"),
             Assumption(
@@ -310,7 +320,7 @@ def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator:
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeCheck:
-    """Power iteration (94) beside what Theorem 3 promised of it.
+    """Power iteration (94) compared with the promise of Theorem 3.
 
     Attributes:
         weights: w(t), (T + 1, d).
@@ -318,7 +328,7 @@ class GuaranteeCheck:
         moves: ‖w(t + 1) − w(t)‖, (T,).
         rate: the largest (1 − c_t)/(γ^t(1 − c_0)) for t ≥ 1, bounded by 1.
         reach: the largest ‖w(t) − w(0)‖, bounded by the radius of B_γ.
-        least_rise: the smallest c_{t+1} − c_t; the theorem wants no fall.
+        least_rise: the smallest c_{t+1} − c_t; by the theorem it is not negative.
         omega: the largest ω on the way, with the L and κ of the guarantee.
         constants: L and κ on the way.
     """
@@ -341,15 +351,15 @@ class GuaranteeCheck:
 
 
 def check_guarantee(matrix: MatrixOf, promise: Guarantee, *, n_steps: int = 60) -> GuaranteeCheck:
-    """Follow power iteration (94) from the guarantee's start for `n_steps` and hold each step against the promise.
+    """Follow power iteration (94) from the guarantee's start for `n_steps` and compare each step with the promise.
 
     Distances below the rounding error of eigenvectors count as 0, and so does 1 − c_t below its square.
     """
     _require_function(matrix)
-    if not isinstance(promise, Guarantee):
-        raise InputError(f"promise must be a Guarantee, got {type(promise).__name__}; make one with guarantee()")
+    require_type("promise", promise, Guarantee, "make one with guarantee()")
+    n_steps = require_whole("n_steps", n_steps)
     w, A = [promise.start], [matrix(promise.start)]
-    for _ in range(require_whole("n_steps", n_steps)):
+    for _ in range(n_steps):
         moved = A[-1] @ w[-1]
         w.append(moved / moved.norm())
         A.append(matrix(w[-1]))
@@ -383,7 +393,7 @@ def check_guarantee(matrix: MatrixOf, promise: Guarantee, *, n_steps: int = 60) 
 
 @dataclass(frozen=True, eq=False)
 class _Draws:
-    """Directions across w and shares of a radius, drawn once for balls of all sizes."""
+    """Directions orthogonal to w and fractions of a radius, drawn once for balls of all sizes."""
 
     directions: Tensor  # (n, d), of norm 1
     shares: Tensor  # (n,)
@@ -391,8 +401,7 @@ class _Draws:
 
     @classmethod
     def make(cls, w: Tensor, n: int, generator: torch.Generator) -> _Draws:
-        if not isinstance(generator, torch.Generator):
-            raise InputError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+        require_generator(generator)
         noise = torch.randn(2, n, len(w), generator=generator, dtype=torch.float64, device=generator.device).to(w)
         shares = torch.rand(n, generator=generator, dtype=torch.float64, device=generator.device).to(w).sqrt()
         shares[: n // 2] = 1
@@ -413,7 +422,7 @@ class _Draws:
 
 @dataclass(frozen=True, eq=False)
 class _Sampled:
-    """A(w) at some points with their eigenpairs, and what pairs of them say of L and κ."""
+    """A(w) at some points with their eigenpairs, and estimates of L and κ from pairs of them."""
 
     points: Tensor  # (n, d)
     values: Tensor  # (n, d), ascending
@@ -427,21 +436,20 @@ class _Sampled:
 
     @classmethod
     def of(cls, points: Tensor, matrices: Tensor, pairs: tuple[Tensor, Tensor]) -> _Sampled:
-        if not torch.isfinite(matrices).all():
-            raise InputError("matrix gave NaN or infinite values near the start; look at the data behind it")
+        require_finite("matrix(w) near the start", matrices, "check the data behind it")
         values, vectors = torch.linalg.eigh(matrices)
         i, j = (index.to(points.device) for index in pairs)
         change = matrices[j] - matrices[i]
         size, distance = torch.linalg.eigvalsh(change).abs().amax(-1), (points[j] - points[i]).norm(dim=1)
-        told = distance > math.sqrt(torch.finfo(points.dtype).eps)  # nearer pairs differ by rounding
-        slopes = _quotient(size, distance, told)
-        forth = _quotient(_remainder(values[i], vectors[i], vectors[j], change), size.square(), told)
-        back = _quotient(_remainder(values[j], vectors[j], vectors[i], -change), size.square(), told)
+        apart = distance > math.sqrt(torch.finfo(points.dtype).eps)  # nearer pairs differ by rounding
+        slopes = _quotient(size, distance, apart)
+        forth = _quotient(_remainder(values[i], vectors[i], vectors[j], change), size.square(), apart)
+        back = _quotient(_remainder(values[j], vectors[j], vectors[i], -change), size.square(), apart)
         return cls(points, values, vectors, slopes, torch.cat([forth, back]))
 
     @classmethod
     def on_ball(cls, matrix: MatrixOf, w: Tensor, radius: float, draws: _Draws) -> _Sampled:
-        """Points of the ball; one too small for differences of floats is made larger, which errs on the safe side."""
+        """Points of the ball. One too small for differences of floats is enlarged, which can only raise L and κ."""
         smallest = 30 * math.sqrt(torch.finfo(w.dtype).eps)
         points = draws.points(w, max(radius, smallest))
         n = len(points) // 2
@@ -466,7 +474,7 @@ class _Sampled:
         )
 
     def irregularity(self, constants: LocalConstants | None = None) -> Irregularity:
-        """At every point, with L and κ of all of them unless others are given."""
+        """Irregularity at every point, with L and κ of all of them unless others are given."""
         k = constants or self.constants
         return _irregularity(self.values, self.vectors, self.points, k.lipschitz, k.curvature)
 
@@ -480,7 +488,7 @@ def _remainder(values: Tensor, vectors: Tensor, others: Tensor, change: Tensor) 
 
 
 def _towards(vectors: Tensor, weights: Tensor) -> Tensor:
-    """The sign of each vector for which it points the weight's way."""
+    """The vectors with signs such that each points along its weight."""
     return vectors * torch.where((vectors * weights).sum(-1, keepdim=True) < 0, -1.0, 1.0)
 
 
@@ -489,9 +497,9 @@ def _gap(values: Tensor) -> Tensor:
     return values[..., -1] - values[..., -2]
 
 
-def _quotient(a: Tensor, b: Tensor, told: Tensor) -> Tensor:
-    """a/b, and 0 where pairs tell nothing or nothing changed."""
-    return torch.where(told & (b > 0), a / b.clamp_min(torch.finfo(b.dtype).tiny), 0.0)
+def _quotient(a: Tensor, b: Tensor, apart: Tensor) -> Tensor:
+    """a/b, and 0 where pairs are too close or nothing changed."""
+    return torch.where(apart & (b > 0), a / b.clamp_min(torch.finfo(b.dtype).tiny), 0.0)
 
 
 def _ratio(a: float, b: float) -> float:
@@ -504,9 +512,9 @@ def _log_volume(d: int) -> float:
 
 
 def _unit_start(matrix: MatrixOf, start: Tensor) -> Tensor:
-    """The start's direction, once the matrix there is seen to be one."""
+    """The direction of the start; refuses a matrix function that does not fit it."""
     _require_function(matrix)
-    _require_floating("start", start)
+    require_floating("start", start)
     norm = float(start.norm())
     if start.dim() != 1 or len(start) < 2 or not (math.isfinite(norm) and norm > 0):
         raise InputError(
@@ -514,19 +522,12 @@ def _unit_start(matrix: MatrixOf, start: Tensor) -> Tensor:
         )
     w = start / norm
     A = matrix(w)
-    if not isinstance(A, Tensor) or A.shape != (len(w), len(w)) or A.dtype != w.dtype:
-        got = f"{tuple(A.shape)} of {A.dtype}" if isinstance(A, Tensor) else type(A).__name__
-        raise InputError(f"matrix must map a weight to a tensor ({len(w)}, {len(w)}) of {w.dtype}, got {got}")
+    require_floating("matrix(start)", A)
+    require_shape("matrix(start)", A, (len(w), len(w)))
+    require_same_dtype(**{"start": w, "matrix(start)": A})
     require_symmetric(A, "matrix(start)")
     return w
 
 
-def _require_function(matrix: Any) -> None:
-    if not callable(matrix):
-        raise InputError(f"matrix must be a function of a weight, got {type(matrix).__name__}; pass w -> A(w)")
-
-
-def _require_floating(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputError(f"{name} must be a floating-point tensor, got {got}; use torch.as_tensor(…).double()")
+def _require_function(matrix: MatrixOf) -> None:
+    require_callable("matrix", matrix, "pass w -> A(w)")

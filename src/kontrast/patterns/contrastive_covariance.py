@@ -2,8 +2,8 @@ r"""Paper C, (3): the contrastive covariance C_α of two functions of n samples,
 
 $C_\alpha[a, b] = \frac{1}{2N^2}\sum_{ij} \alpha_{ij} [(a_i - a_j)(b_i - b_j)^\top - (a_i - a_i')(b_i - b_i')^\top]
 = \frac{1}{N^2} a^\top L b - \frac{1}{2N^2} \Delta a^\top \mathrm{diag}(\beta) \Delta b$ with α_s = (α + α^T)/2,
-L = diag(α_s 1) − α_s, β = α1 and Δa = a − a'. α_ii does not enter L. In β it counts as it is given: (3) sums over all
-j, but (15), the same term in the paper's proof, leaves j = i out, as all that makes α here does (α_ii = 0).
+L = diag(α_s 1) − α_s, β = α1 and Δa = a − a'. α_ii does not enter L, but it counts in β: (3) sums over all j. (15),
+the same term in the paper's proof, leaves j = i out, and so do the rules here (α_ii = 0).
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, is_number, require_positive, require_whole
+from kontrast.checks import (
+    in_words,
+    is_number,
+    require_alike,
+    require_finite,
+    require_floating,
+    require_positive,
+    require_same_length,
+    require_shape,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.memory import rows_that_fit
 from kontrast.patterns.importance import (
@@ -33,14 +43,14 @@ from kontrast.progress import Advance, progress_bar
 Importance = ImportanceLike | ImportanceWeights
 
 HELD = 2**28  # bytes of α up to which that of a rule is held for all products
-COPIES = 4  # of a block of α, while a rule makes it
-HEIGHT = 1024  # rows of a block at most: tall enough for products at full speed
-MOST_FEATURES = 100_000  # columns of a feature map: more is a mistake in the order
+COPIES = 4  # of a block of α, while a rule computes it
+HEIGHT = 1024  # the most rows in a block: enough for products at full speed
+MOST_FEATURES = 100_000  # columns of a feature map: more is a mistake in `order`
 
 
 @dataclass(frozen=True, eq=False)
 class PairLaplacian:
-    """L and β of weights on the pairs of n samples: all of α that C_α depends on. `pair_laplacian` makes them.
+    """L and β of weights on the pairs of n samples, all that C_α needs of α; made by `pair_laplacian`.
 
     Attributes:
         degrees: α_s 1, (n,).
@@ -53,20 +63,20 @@ class PairLaplacian:
 
     @property
     def n(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.degrees)
 
     def product(self, b: Tensor) -> Tensor:
         """L b, (n, k)."""
         if not isinstance(b, Tensor) or b.ndim != 2 or len(b) != self.n or b.dtype != self.degrees.dtype:
             raise InputError(
-                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), a row for each sample, got {in_words(b)}"
+                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), one row per sample, got {in_words(b)}"
             )
-        return self._times(b - b.mean(0))  # L1 = 0 but for rounding, which a large mean would multiply
+        return self._times(b - b.mean(0))  # L1 = 0 except for rounding, which a large mean would amplify
 
     @classmethod
     def of_features(cls, features: Tensor) -> PairLaplacian:
-        r"""Of $\alpha_{ij} = \varphi_i^\top \varphi_j$ for i ≠ j, paper C, Def. 1, at the cost of φ (n, m) alone."""
+        r"""The one of $\alpha_{ij} = \varphi_i^\top \varphi_j$ for i ≠ j (paper C, Def. 1), at the cost of φ (n, m)."""
         _require_features(features)
         phi = features.detach()
         degrees = phi @ phi.sum(0)
@@ -84,14 +94,19 @@ def pair_laplacian(
 ) -> PairLaplacian:
     """The Laplacian of weights on pairs, given in any form. No gradients flow into α.
 
+    ```python
+    pair_laplacian("gaussian", outputs)
+    pair_laplacian(ImportanceWeights(alpha, positive=torch.full((n,), 2.0)))  # a β other than α1
+    ```
+
     Args:
-        importance: a rule or its name, which look at `outputs` ("uniform" at their number alone, in closed form); α as
-            a tensor (n, n), dense or sparse (COO or CSR, stays sparse); or with a β of its own, as `ImportanceWeights`.
-        outputs: (n, z); α has their number type and device. None where α is given as it is.
+        importance: a rule or its name, which looks at `outputs` ("uniform" only at their number, in closed form); α as
+            a tensor (n, n), dense or sparse (COO or CSR, and stays so); or α with its own β, as `ImportanceWeights`.
+        outputs: (n, z); α gets their number type and device. None where α is given itself.
         positives: the outputs of the other views, (n, z), for the rules that compare them.
-        memory: bytes for what is computed at a time; None takes half of what is free. A rule's α that takes no more
-            than 256 MiB is held; a larger one is made anew for every product, block by block of rows.
-        progress: show a bar while blocks are made.
+        memory: bytes for one block of α; None takes half of the free memory. A rule's α of up to 256 MiB is held; a
+            larger one is computed again for every product, in blocks of rows.
+        progress: show a bar while blocks are computed.
     """
     if outputs is not None:
         _require_outputs(outputs)
@@ -105,7 +120,7 @@ def pair_laplacian(
         return _of_matrix(alpha, alpha.sum(1)) if alpha.layout == torch.strided else _of_sparse(alpha)
     rule = importance_from(importance)
     if outputs is None:
-        raise InputError(f"{rule} makes α of outputs, and there are none; pass outputs, a row for each sample")
+        raise InputError(f"{rule} computes α from outputs, and none were given; pass outputs, one row per sample")
     if isinstance(rule, UniformImportance):
         return _uniform(outputs)
     block = rows_that_fit(
@@ -131,7 +146,7 @@ def contrastive_covariance(
     memory: float | None = None,
     progress: bool | Advance = False,
 ) -> Tensor:
-    r"""$C_\alpha[a, b]$ of paper C, (3), (d_a, d_b), never by a loop over pairs; C_α[a] where b is None.
+    r"""$C_\alpha[a, b]$ of paper C, (3), (d_a, d_b), without a loop over pairs; C_α[a] where b is None.
 
     Gradients flow into a and b but not into α. Without views and with α ≥ 0, C_α[a] is positive semi-definite; with
     views it need not be (it is in the limit of many samples, Lemma 2).
@@ -141,10 +156,10 @@ def contrastive_covariance(
         b: another, (n, d_b).
         positives: a of the samples' other views, (n, d_a); None where there is no augmentation.
         positives_b: b of these, (n, d_b).
-        importance: α in any form that `pair_laplacian` takes. A rule looks at a and its positives; to have it look at
-            other outputs, pass `pair_laplacian(rule, outputs, positives)`.
+        importance: α in any form that `pair_laplacian` takes. A rule looks at a and its positives; for other outputs
+            pass `pair_laplacian(rule, outputs, positives)`.
         memory: see `pair_laplacian`.
-        progress: show a bar while α is made in blocks.
+        progress: show a bar while α is computed in blocks.
     """
     same = b is None
     b, positives_b = (a, positives) if b is None else (b, positives_b)
@@ -152,7 +167,7 @@ def contrastive_covariance(
     laplacian = pair_laplacian(importance, a, positives, memory=memory, progress=progress)
     if laplacian.n != len(a):
         raise InputError(
-            f"importance weighs pairs of {laplacian.n} samples, and a has {len(a)} rows; pass one for each"
+            f"importance weighs pairs of {laplacian.n} samples, but a has {len(a)} rows; pass one row per sample"
         )
     C = (a - a.mean(0)).mT @ laplacian.product(b) / len(a) ** 2
     if positives is not None and positives_b is not None:
@@ -164,9 +179,9 @@ def contrastive_covariance(
 def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
     r"""$\sum_l z_l^2 \mathbb V_{\tilde p_l}[a]$, (d, d): the limit of C_α of paper C, Lemma 2 and Corollary 1.
 
-    Here of the samples' own distribution, $z_l$ the mean of φ_l and $\tilde p_l \propto \varphi_l$. With
-    $\alpha = \varphi\varphi^\top$ and no views it **is** C_α[a], at any number of samples: what takes many samples is
-    that their distribution becomes the population's, and, with views, that $\mathbb E[g(x)|x_0]$ takes the place of g.
+    Here for the distribution of the samples, with $z_l$ the mean of φ_l and $\tilde p_l \propto \varphi_l$. With
+    $\alpha = \varphi\varphi^\top$ and no views it **is** C_α[a] at any number of samples. Many samples are needed only
+    for their distribution to become the population's and, with views, for $\mathbb E[g(x)|x_0]$ to replace g.
 
     Args:
         a: (n, d): g of the samples, or with augmentation its conditional means given each sample.
@@ -187,7 +202,7 @@ class GaussianFeatures:
 
     Attributes:
         values: φ, (n, m), none of them negative.
-        lower: what was taken off y to make it so, (z,).
+        lower: the offset that was subtracted from y for that, (z,).
         error: the largest |α_ij − φ_i·φ_j|, reached for some i = j.
     """
 
@@ -197,11 +212,11 @@ class GaussianFeatures:
 
 
 def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float | None = None) -> GaussianFeatures:
-    r"""The feature map (13) of the Gaussian α, all monomials of y up to a degree; for y of few dimensions.
+    r"""The feature map (13) of the Gaussian α: all monomials of y up to a degree, for y of few dimensions.
 
-    $\varphi_\kappa(y) = e^{-\|y\|^2/2τ} \prod_j y_j^{\kappa_j}/\sqrt{τ^{\kappa_j}\kappa_j!}$ for |κ| ≤ order. (11) has
-    each monomial |κ|!/κ! times over, for every order of its factors; they are one here, with the same sum $\sum_l
-    z_l^2 \mathbb V_{\tilde p_l}$. For one output it is (89). What is cut off is at most P[Poisson(‖y‖²/τ) > order].
+    $\varphi_\kappa(y) = e^{-\|y\|^2/2τ} \prod_j y_j^{\kappa_j}/\sqrt{τ^{\kappa_j}\kappa_j!}$ for |κ| ≤ order. (11)
+    lists each monomial |κ|!/κ! times, once per order of its factors; here they are merged, with the same sum
+    $\sum_l z_l^2 \mathbb V_{\tilde p_l}$. For one output it is (89). At most P[Poisson(‖y‖²/τ) > order] is cut off.
 
     Args:
         y: the outputs, (n, z).
@@ -234,7 +249,7 @@ def _multi_indices(z: int, order: int) -> Tensor:
     if math.comb(z + order, z) > MOST_FEATURES:
         raise InputError(
             f"{z} outputs have {math.comb(z + order, z):,} monomials up to degree {order}, more than "
-            f"{MOST_FEATURES:,}; lower order, or use the rule Gaussian itself"
+            f"{MOST_FEATURES:,}; lower order, or use GaussianImportance itself"
         )
     powers = [
         [chosen.count(j) for j in range(z)]
@@ -251,10 +266,10 @@ def _uniform(outputs: Tensor) -> PairLaplacian:
 
 
 def _of_weights(weights: ImportanceWeights) -> PairLaplacian:
-    """A rule's α may be negative, but is finite all the same, and so are its sums."""
+    """A rule's α may be negative, but it must be finite, and so must its sums."""
     laplacian = _of_matrix(weights.alpha.detach(), weights.positive.detach())
-    if not (torch.isfinite(laplacian.degrees).all() and torch.isfinite(laplacian.positive).all()):
-        raise InputError("alpha or positive hold NaN or infinite weights; make every weight a finite number")
+    require_finite("alpha", laplacian.degrees, "make every weight a finite number")
+    require_finite("positive", laplacian.positive, "make every weight a finite number")
     return laplacian
 
 
@@ -265,7 +280,7 @@ def _of_matrix(alpha: Tensor, positive: Tensor) -> PairLaplacian:
 
 
 def _of_sparse(alpha: Tensor) -> PairLaplacian:
-    # torch checks none of the indices again; untold, it warns that it does not.
+    # Without this, torch warns that it does not check the indices again.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         entries = alpha.to_sparse(layout=torch.sparse_coo).coalesce()
         symmetric = ((entries + entries.mT) / 2).coalesce()
@@ -295,7 +310,7 @@ class _Blocks:
 
 
 def _streamed(blocks: _Blocks) -> PairLaplacian:
-    """Each product goes through the blocks once."""
+    """The Laplacian whose every product goes through the blocks once."""
     of_rows, columns, pull = [], torch.zeros_like(blocks.outputs[:, 0]), []
     for _, alpha in blocks:
         of_rows.append(alpha.sum(1))
@@ -316,11 +331,10 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
 
 
 def _require_outputs(outputs: Tensor) -> None:
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or not outputs.is_floating_point() or len(outputs) < 2:
-        raise InputError(
-            f"outputs must be floating-point rows (n, z), n at least 2, got {in_words(outputs)}; use "
-            "torch.as_tensor(…).double()"
-        )
+    require_floating("outputs", outputs)
+    require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
+    if len(outputs) < 2:
+        raise InputError("outputs needs at least 2 samples, got 1; with one there are no pairs")
 
 
 def _require_functions(
@@ -332,29 +346,20 @@ def _require_functions(
     names: tuple[str, str] = ("a", "b"),
     least: int = 2,
 ) -> None:
-    """Refuse all but finite rows of one length, number type and device, with the views of both or of none."""
-    for name, rows, like in (
-        (names[0], a, a),
-        (names[1], None if b is a else b, a),
-        ("positives", positives, a),
-        ("positives_b", None if positives_b is positives else positives_b, b),
+    """Refuse all but finite rows of one length, number type and device, with views of both or of neither."""
+    for name, rows, shape in (
+        (names[0], a, ("n", "d")),
+        (names[1], None if b is a else b, ("n", "d")),
+        ("positives", positives, getattr(a, "shape", ())),
+        ("positives_b", None if positives_b is positives else positives_b, getattr(b, "shape", ())),
     ):
         if rows is None:
             continue
-        if not isinstance(rows, Tensor) or rows.ndim != 2 or not rows.is_floating_point() or 0 in rows.shape:
-            raise InputError(
-                f"{name} must be floating-point rows (n, d), got {in_words(rows)}; use torch.as_tensor(…).double()"
-            )
-        if rows.dtype != a.dtype or rows.device != a.device or len(rows) != len(a):
-            raise InputError(
-                f"{name} must have {len(a)} rows in {a.dtype} on {a.device} like {names[0]}, got {in_words(rows)} on "
-                f"{rows.device}; pass one row for each sample"
-            )
-        if name.startswith("positives") and rows.shape != like.shape:
-            raise InputError(f"{name} must have the shape {tuple(like.shape)} of the first views, got {in_words(rows)}")
-        low, high = torch.aminmax(rows.detach())  # NaN if there is one; a tenth of isfinite's time
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise InputError(f"{name} holds NaN or infinite values; drop these samples")
+        require_floating(name, rows)
+        require_shape(name, rows, shape, "pass one row per sample")
+        require_alike(**{names[0]: a, name: rows})
+        require_same_length(**{names[0]: a, name: rows})
+        require_finite(name, rows.detach(), "drop these samples")
     if (positives is None) != (positives_b is None):
         raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
     if len(a) < least:
@@ -362,13 +367,12 @@ def _require_functions(
 
 
 def _require_features(features: Tensor, *, n: int | None = None) -> None:
-    if not isinstance(features, Tensor) or features.ndim != 2 or not features.is_floating_point():
-        raise InputError(f"features must be floating-point rows (n, m), got {in_words(features)}")
-    if len(features) < 2 or (n is not None and len(features) != n):
-        size = "at least 2" if n is None else str(n)
-        raise InputError(f"features must have {size} rows, one for each sample, got {tuple(features.shape)}")
+    require_floating("features", features)
+    require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
+    if len(features) < 2:
+        raise InputError("features needs at least 2 samples, got 1; with one there are no pairs")
     if not torch.isfinite(features).all() or bool((features < 0).any()):
         raise InputError(
             f"features must be finite and not negative (paper C, Def. 1), got {float(features.min()):.3g} as the "
-            "smallest; shift what they are made of"
+            "smallest; shift the outputs they are made from"
         )

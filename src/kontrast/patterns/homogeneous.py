@@ -1,4 +1,4 @@
-"""Homogeneous activations, h(cz) = c^p h(z) for c > 0: what paper C needs, so that h(w^T x) = w^T x̃, x̃ = x·h(z)/z."""
+"""Homogeneous activations, h(cz) = c^p h(z) for c > 0, which paper C assumes: then h(w^T x) = w^T x̃, x̃ = x·h(z)/z."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kontrast.checks import is_number, require_whole
+from kontrast.checks import is_number, require_finite_not_negative, require_floating, require_whole
 from kontrast.errors import InputError
 from kontrast.nets import Activation, Pointwise, activation_from
 
 _CHOICES = "relu, leaky_relu, leaky_relu:a, linear, monomial:p or relu_power:p"
 _GRID = torch.logspace(-3, 3, 61, dtype=torch.float64)  # the |z| where homogeneity is checked
-_ROUNDING = 1e-6  # that of float32, in which a function may compute
+_ROUNDING = 1e-6  # of float32, in which a function may compute
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,24 @@ class Homogeneous:
 
     def __call__(self, z: Tensor) -> Tensor:
         """h(z)."""
-        _check_numbers(z)
+        require_floating("z", z)
         if self.degree == 1:  # no power: the gradient at 0 is then the gate, as for torch.relu
             return torch.where(z > 0, self.right * z, -self.left * z)
         return _choose(z > 0, self.right, self.left, z) * z.abs() ** self.degree
 
     def gate(self, z: Tensor, tolerance: float = 0.0) -> Tensor:
-        """h(z)/z, which is h'(z) for p = 1; what is not above `tolerance` counts as z ≤ 0.
+        """h(z)/z, which is h'(z) for p = 1; z up to `tolerance` counts as z ≤ 0.
 
-        So ReLU's gate is closed at 0 (paper C: h'(0) = 0) and at round-off, and that of a linear function is 1.
+        So ReLU's gate is closed at 0 (paper C: h'(0) = 0) and at round-off, and the gate of a linear function is 1.
         """
-        _check_numbers(z)
-        if not is_number(tolerance) or not 0 <= tolerance < math.inf:
-            raise InputError(f"the gate's tolerance must be a number of at least 0, got {tolerance!r}")
+        require_floating("z", z)
+        require_finite_not_negative(tolerance=tolerance)
         sides = _choose(z > tolerance, self.right, 0.0 - self.left, z)
         return sides if self.degree == 1 else sides * z.abs() ** (self.degree - 1)
 
     def gate_slope(self, z: Tensor) -> Tensor:
-        """(p − 1)·h(z)/z², the slope of the gate away from 0; at 0 that from the left. Zero for p = 1."""
-        _check_numbers(z)
+        """(p − 1)·h(z)/z², the slope of the gate away from 0; at 0 its limit from the left. Zero for p = 1."""
+        require_floating("z", z)
         if self.degree == 1:
             return torch.zeros_like(z)
         sides = _choose(z > 0, self.right, self.left, z)
@@ -70,15 +69,15 @@ class Homogeneous:
 
     @property
     def jump(self) -> float:
-        """By how much the gate jumps at z = 0: right + left for p = 1, and 0 for p > 1."""
+        """The jump of the gate at z = 0: right + left for p = 1, and 0 for p > 1."""
         return self.right + self.left if self.degree == 1 else 0.0
 
 
 def homogeneous_from(activation: str | Homogeneous | Activation | nn.Module | Pointwise) -> Homogeneous:
-    """The homogeneous activation of a name ("relu", "leaky_relu:0.2", "monomial:3", …), a module or a function.
+    """The homogeneous activation for a name ("relu", "leaky_relu:0.2", "monomial:3", …), a module or a function.
 
     Modules and functions are tried on |z| from 1e-3 to 1e3; one that is not homogeneous (tanh, gelu, …) is refused with
-    the reason. A learnable module, such as `nn.PReLU`, is taken as it is now.
+    the reason. A learnable module, such as `nn.PReLU`, is taken with its current parameters.
     """
     if isinstance(activation, Homogeneous):
         return activation
@@ -89,14 +88,8 @@ def homogeneous_from(activation: str | Homogeneous | Activation | nn.Module | Po
     return _probed(_in_double(activation) if isinstance(activation, nn.Module) else activation)
 
 
-def _check_numbers(z: Tensor) -> None:
-    if not isinstance(z, Tensor) or not z.is_floating_point():
-        given = z.dtype if isinstance(z, Tensor) else type(z).__name__
-        raise InputError(f"an activation takes a tensor of float32 or float64, got {given}")
-
-
 def _choose(condition: Tensor, right: float, left: float, z: Tensor) -> Tensor:
-    """`right` where the condition holds, else `left`, in z's number type: of two floats `torch.where` makes float32."""
+    """`right` where the condition holds, else `left`, in z's number type: for floats `torch.where` gives float32."""
     return torch.where(condition, z.new_full((), right), z.new_full((), left))
 
 
@@ -124,18 +117,18 @@ def _named(name: str) -> Homogeneous:
 
 
 def _in_double(module: nn.Module) -> nn.Module:
-    """A float64 copy on the CPU: its number type and device do not matter then, nor does what a call leaves in it."""
+    """A float64 copy on the CPU, so that number type and device do not matter, nor does state that a call changes."""
     try:
         return copy.deepcopy(module).to("cpu", torch.float64)
     except (RuntimeError, TypeError) as error:
         raise InputError(
-            f"activation {type(module).__name__} cannot be copied to try it: {str(error).splitlines()[0]}; "
+            f"activation {type(module).__name__} cannot be copied for a trial: {str(error).splitlines()[0]}; "
             f"use {_CHOICES}"
         ) from error
 
 
 def _probed(function: Activation | Pointwise) -> Homogeneous:
-    """The activation with the right = h(1), left = h(−1) and degree log₂ h(2)/h(1) of `function`, if it is that."""
+    """The activation with right = h(1), left = h(−1) and degree log₂ h(2)/h(1); refuses h if it is not homogeneous."""
     activation = activation_from(function)
     z = torch.cat([_GRID, -_GRID])
     origin, right, left, up, down = _values(activation, torch.tensor([0.0, 1.0, -1.0, 2.0, -2.0]).double()).tolist()
@@ -145,7 +138,7 @@ def _probed(function: Activation | Pointwise) -> Homogeneous:
         raise InputError(f"activation {activation.name} is {values[bad]:.3g} at z = {z[bad]:.3g}; use {_CHOICES}")
     if not torch.allclose(values, parts, rtol=_ROUNDING, atol=0):
         raise InputError(
-            f"activation {activation.name} is random, or mixes the numbers of a tensor; pass a function of each number"
+            f"activation {activation.name} is random, or mixes the entries of a tensor; pass an elementwise function"
         )
     if abs(origin) > 0:
         raise InputError(
@@ -163,12 +156,12 @@ def _values(activation: Activation, z: Tensor) -> Tensor:
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise InputError(
             f"activation {activation.name} fails on a tensor of {len(z)} numbers: {str(error).splitlines()[0]}; "
-            f"use {_CHOICES}, or a function of each number"
+            f"use {_CHOICES}, or an elementwise function"
         ) from error
 
 
 def _degree(ratio: float) -> float:
-    """The p of 2^p = `ratio`, whole where it is so up to rounding; 1, for the check to refuse, where there is none."""
+    """The p with 2^p = `ratio`, rounded if it is nearly whole; 1, which the check refuses, if there is none."""
     degree = math.log2(ratio) if ratio > 0 else 1.0
     return float(round(degree)) if abs(degree - round(degree)) < _ROUNDING else degree
 

@@ -1,7 +1,7 @@
-r"""Pairwise importance α: contrastive losses as paper C's α-CL sees them, weights on the pairs of a batch.
+r"""Pairwise importance α: contrastive losses as weights on the pairs of a batch (paper C's α-CL).
 
-With $d_{ij}^2 = \|f_i - f_j\|^2/2$ and $d_i^2 = \|f_i - f_i'\|^2/2$, the paper's halves, each rule here has a loss L
-(a sum over anchors) whose gradient is that of the energy with α held fixed, paper C, (2):
+With $d_{ij}^2 = \|f_i - f_j\|^2/2$ and $d_i^2 = \|f_i - f_i'\|^2/2$ (the paper has the halves), each rule here has a
+loss L, a sum over anchors, with the gradient of the energy at fixed α, paper C, (2):
 $-\nabla L = N^2 \nabla \mathrm{tr}\,C_{\mathrm{sg}(\alpha)}[f]$, where
 $N^2\,\mathrm{tr}\,C_\alpha[f] = \sum_{ij} \alpha_{ij} d_{ij}^2 - \sum_i \beta_i d_i^2$ and β = α1.
 """
@@ -16,73 +16,69 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_choice, require_not_negative, require_positive
+from kontrast.checks import (
+    in_words,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_not_negative,
+    require_positive,
+    require_shape,
+    require_type,
+)
 from kontrast.errors import InputError
 from kontrast.losses import require_rows
-
-__all__ = [
-    "GaussianImportance",
-    "GivenImportance",
-    "ImportanceLike",
-    "ImportanceRule",
-    "ImportanceWeights",
-    "InfoNCEImportance",
-    "SpectralImportance",
-    "TripletImportance",
-    "UniformImportance",
-    "importance_from",
-    "require_importance",
-]
 
 ImportanceFunction = Callable[[Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeights:
-    """What weighs the pairs of n samples, without gradients.
+    """Weights of the pairs of n samples, without gradients; a rule makes them, or you do: `ImportanceWeights(α, β)`.
 
     Attributes:
-        alpha: α, (n, n): how much pair (i, j) is pushed apart. Rules have α_ii = 0.
-        positive: β, (n,): how much the two views of sample i are pulled together; α1 but for `SpectralImportance`.
+        alpha: α, (n, n): how strongly pair (i, j) is pushed apart. Rules have α_ii = 0.
+        positive: β, (n,): how strongly the two views of sample i are pulled together; α1 except for
+            `SpectralImportance`.
     """
 
     alpha: Tensor
     positive: Tensor
 
     def __post_init__(self) -> None:
-        for name, value, ndim in (("positive", self.positive, 1), ("alpha", self.alpha, 2)):
-            if not isinstance(value, Tensor) or value.ndim != ndim or {*value.shape} != {len(self.positive)}:
-                given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(f"{name} must be a tensor of n weights along each of {ndim} dimensions, got {given}")
+        for name, value in (("positive", self.positive), ("alpha", self.alpha)):
+            require_type(name, value, Tensor, "use torch.as_tensor")
+        require_shape("positive", self.positive, ("n",))
+        require_shape("alpha", self.alpha, (len(self.positive), len(self.positive)), "pass one weight per pair")
 
 
 class ImportanceRule:
-    """A rule that makes α of outputs. `UniformImportance`, `GaussianImportance`, `InfoNCEImportance`, `TripletImportance`, `SpectralImportance` and `GivenImportance` are some.
+    """A rule that computes α from outputs; the base of the rules below.
 
-    A rule of one's own gives α from half squared distances (`_alpha`) and, where there is one, its loss (`_loss`).
+    A rule of your own computes α from half squared distances (`_alpha`) and, if it has one, its loss (`_loss`).
     """
 
     symmetric: ClassVar[bool] = False  # whether α = α^T for all outputs
 
     def __call__(self, outputs: Tensor, positives: Tensor | None = None) -> ImportanceWeights:
-        """α and β of outputs (n, z) and those of the other views, (n, z); None: the views are equal."""
+        """α and β for outputs (n, z) and the outputs of the other views, (n, z); None if the views are equal."""
         alpha = self.rows(outputs, positives)
         return ImportanceWeights(alpha, self.pull(alpha))
 
     def rows(self, outputs: Tensor, positives: Tensor | None = None, rows: slice = slice(None)) -> Tensor:
-        """Some rows of α, (b, n), without making the others."""
+        """Some rows of α, (b, n), without computing the others."""
         self._require(outputs, positives)
         with torch.no_grad():
             squares = _pair_squares(outputs, rows).clamp_min_(0)
             columns = torch.arange(len(outputs), device=outputs.device)[rows]
             themselves = (torch.arange(len(columns), device=outputs.device), columns)
-            squares[themselves] = math.inf  # no sum over j ≠ i sees them then
+            squares[themselves] = math.inf  # so that no sum over j ≠ i counts them
             alpha = self._alpha(squares, _view_squares(outputs, positives)[rows, None])
             alpha[themselves] = 0
         return alpha
 
     def pull(self, rows: Tensor) -> Tensor:
-        """β of the samples whose rows of α these are."""
+        """β of some samples from their rows of α."""
         return rows.sum(1)
 
     def loss(self, outputs: Tensor, positives: Tensor | None = None) -> Tensor:
@@ -95,7 +91,7 @@ class ImportanceRule:
         raise NotImplementedError
 
     def _loss(self, outputs: Tensor, positives: Tensor | None) -> Tensor:
-        r"""$\sum_i \beta_i d_i^2 - \sum_{ij} \alpha_{ij} d_{ij}^2$ with α and β held fixed."""
+        r"""$\sum_i \beta_i d_i^2 - \sum_{ij} \alpha_{ij} d_{ij}^2$ with fixed α and β."""
         weights = self(outputs, positives)
         apart = (weights.alpha * _pair_squares(outputs)).sum()
         return (weights.positive * _view_squares(outputs, positives)).sum() - apart
@@ -103,14 +99,10 @@ class ImportanceRule:
     def _require(self, outputs: Tensor, positives: Tensor | None) -> None:
         given = {"outputs": outputs} if positives is None else {"outputs": outputs, "positives": positives}
         for name, rows in given.items():
-            if not isinstance(rows, Tensor):
-                raise InputError(
-                    f"{name} must be a tensor (n, z), got {type(rows).__name__}; use torch.as_tensor({name})"
-                )
+            require_type(name, rows, Tensor, f"use torch.as_tensor({name})")
         require_rows(2, **given)
         for name, rows in given.items():
-            if not all(torch.isfinite(end) for end in torch.aminmax(rows.detach())):  # a tenth of isfinite's time
-                raise InputError(f"{name} hold NaN or infinite values; scale the samples, or look at the encoder")
+            require_finite(name, rows.detach(), "scale the samples, or check the encoder")
 
 
 @dataclass(frozen=True)
@@ -127,9 +119,9 @@ class UniformImportance(ImportanceRule):
 class GaussianImportance(ImportanceRule):
     r"""$\alpha_{ij} = e^{-d_{ij}^2/τ} = e^{-\|f_i - f_j\|^2/2τ}$, paper C, Lemma 1, of the outputs as given.
 
-    The paper takes those of samples before augmentation. Its loss is $\tau\sum_{i \ne j} e^{-d_{ij}^2/τ} + \sum_i
-    \mathrm{sg}(\beta_i) d_i^2$: as α does not depend on $d_i^2$, the pull of the views is the gradient of no function,
-    and β must be held fixed there. Without views nothing is held fixed.
+    The paper takes the outputs of samples before augmentation. Its loss is $\tau\sum_{i \ne j} e^{-d_{ij}^2/τ} + \sum_i
+    \mathrm{sg}(\beta_i) d_i^2$: α does not depend on $d_i^2$, so the pull of the views is not the gradient of any
+    function, and β must be held fixed there. Without views nothing is held fixed.
     """
 
     temperature: float = 1.0
@@ -151,7 +143,7 @@ class GaussianImportance(ImportanceRule):
 class InfoNCEImportance(ImportanceRule):
     r"""$\alpha_{ij} = e_{ij}/(ε e_i + \sum_{k \ne i} e_{ik})$ with $e = e^{-d^2/τ}$: the loss (1) of paper C.
 
-    ε = 1 has the positive in the denominator, as most code does; ε = 0 leaves it out, and each row of α sums to 1.
+    ε = 1 puts the positive in the denominator, as most code does; ε = 0 leaves it out, and each row of α sums to 1.
     """
 
     temperature: float = 1.0
@@ -198,13 +190,13 @@ class SpectralImportance(ImportanceRule):
     r"""$\alpha_{ij} = 2 f_i^\top f_j/(n-1)$ and β_i = 2, for outputs of length 1: the spectral contrastive loss.
 
     $L = -2\sum_i f_i^\top f_i' + \frac{1}{n-1}\sum_{i \ne j} (f_i^\top f_j)^2$, in which $f_i^\top f_j = 1 - d_{ij}^2$.
-    Where α_ij < 0 the loss pulls i and j together. It is the one rule with a β of its own.
+    Where α_ij < 0 the loss pulls i and j together. It is the only rule whose β is not α1.
     """
 
     symmetric: ClassVar[bool] = True
 
     def pull(self, rows: Tensor) -> Tensor:
-        """β = 2, whatever the rows of α are."""
+        """β = 2 for any rows of α."""
         return rows.new_full((len(rows),), 2.0)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
@@ -221,16 +213,16 @@ class SpectralImportance(ImportanceRule):
             off = float((rows.detach().norm(dim=1) - 1).abs().max())
             if off > math.sqrt(torch.finfo(rows.dtype).eps):
                 raise InputError(
-                    f"the spectral rule needs rows of length 1, but those of {name} are off by {off:.2g}; use "
+                    f"SpectralImportance needs rows of length 1, but those of {name} are off by {off:.2g}; use "
                     f"torch.nn.functional.normalize({name}, dim=1)"
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class GivenImportance(ImportanceRule):
-    r"""An α of one's own: a matrix (n, n), or a function of outputs and positives that makes one.
+    r"""A given α: a matrix (n, n), or a function of outputs and positives that returns one.
 
-    It is taken as it is, its diagonal too: α_ii weighs the views of sample i, as paper C, (3) has it. The loss is
+    It is taken as it is, with its diagonal: α_ii weighs the views of sample i, as in paper C, (3). The loss is
     $\sum_{ij} \mathrm{sg}(\alpha_{ij})(d_i^2 - d_{ij}^2)$.
     """
 
@@ -241,14 +233,14 @@ class GivenImportance(ImportanceRule):
             require_importance(self.alpha)
 
     def rows(self, outputs: Tensor, positives: Tensor | None = None, rows: slice = slice(None)) -> Tensor:
-        """Some rows of α, (b, n); a function makes all of them each time."""
+        """Some rows of α, (b, n); a function computes all of them each time."""
         self._require(outputs, positives)
-        alpha = self.alpha if isinstance(self.alpha, Tensor) else self._made(outputs, positives)
+        alpha = self.alpha if isinstance(self.alpha, Tensor) else self._computed(outputs, positives)
         require_importance(alpha, n=len(outputs))
         return alpha.detach().to_dense().to(outputs)[rows].clone()
 
-    def _made(self, outputs: Tensor, positives: Tensor | None) -> Tensor:
-        """By the function, whose own failures are told apart."""
+    def _computed(self, outputs: Tensor, positives: Tensor | None) -> Tensor:
+        """α by the function; an error in it is reported as the function's own."""
         assert not isinstance(self.alpha, Tensor)
         try:
             return self.alpha(outputs, positives)
@@ -261,20 +253,20 @@ class GivenImportance(ImportanceRule):
 
 
 ImportanceLike = str | Tensor | ImportanceRule | ImportanceFunction
-"""What `importance_from` takes."""
+"""The forms of α that `importance_from` takes."""
 
 
 def importance_from(
     importance: ImportanceLike, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 1.0
 ) -> ImportanceRule:
-    """The rule by its name: "uniform", "gaussian", "info_nce", "triplet" or "spectral"; or of a matrix or function.
+    """The rule for a name ("uniform", "gaussian", "info_nce", "triplet", "spectral"), a matrix or a function.
 
-    `temperature` is used by gaussian and info_nce, `epsilon` by info_nce and `margin` by triplet alone.
+    Only gaussian and info_nce use `temperature`, only info_nce `epsilon`, and only triplet `margin`.
     """
     if isinstance(importance, ImportanceRule):
         return importance
     if isinstance(importance, type):
-        raise InputError(f"importance is the class {importance.__name__}; make one of it, {importance.__name__}(…)")
+        raise InputError(f"importance is the class {importance.__name__}; make an instance, {importance.__name__}(…)")
     if isinstance(importance, Tensor) or callable(importance):
         return GivenImportance(importance)
     rules: dict[str, Callable[[], ImportanceRule]] = {
@@ -287,7 +279,7 @@ def importance_from(
     if not isinstance(importance, str):
         raise InputError(
             f"importance must be a name ({', '.join(rules)}), a rule, a tensor (n, n) or a function, got "
-            f"{type(importance).__name__}; use torch.as_tensor for an array"
+            f"{in_words(importance)}; use torch.as_tensor for an array"
         )
     require_choice("importance", importance, rules)
     return rules[importance]()
@@ -302,39 +294,32 @@ _VALUES: dict[torch.layout, Callable[[Tensor], Tensor]] = {
 
 def require_importance(alpha: Any, *, n: int | None = None) -> None:
     """Refuse an α that is not a square floating-point tensor, dense or sparse, of finite weights of 0 or more."""
-    if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
-        given = alpha.dtype if isinstance(alpha, Tensor) else type(alpha).__name__
+    require_floating("alpha", alpha)
+    require_shape("alpha", alpha, ("n", "n") if n is None else (n, n), "pass one weight per pair of samples")
+    if alpha.shape[0] != alpha.shape[1] or len(alpha) < 2:
         raise InputError(
-            f"alpha must be a floating-point tensor (n, n), got {given}; use torch.as_tensor(alpha).double()"
+            f"alpha must be square, for at least 2 samples, got {tuple(alpha.shape)}; pass one weight per pair"
         )
-    size = "n" if n is None else n
-    if alpha.ndim != 2 or len(alpha) != (alpha.shape[1] if n is None else n) or alpha.shape[1] != len(alpha):
-        raise InputError(
-            f"alpha must have shape ({size}, {size}), one weight per pair of samples, got {tuple(alpha.shape)}"
-        )
-    if len(alpha) < 2:
-        raise InputError(f"alpha needs at least 2 samples, got {len(alpha)}; with one there are no pairs")
     if alpha.layout not in _VALUES:
         raise InputError(f"alpha must be dense, or sparse as COO or CSR, got {alpha.layout}; use alpha.to_sparse()")
     values = _VALUES[alpha.layout](alpha)
     if not values.numel():  # a sparse α without a weight
         return
-    low, high = torch.aminmax(values.detach())  # NaN if there is one; a tenth of isfinite's time
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise InputError("alpha holds NaN or infinite weights; make every weight a finite number of 0 or more")
+    require_finite("alpha", values.detach(), "make every weight a finite number of 0 or more")
+    low = float(values.detach().min())
     if low < 0:
-        raise InputError(f"alpha must not be negative, got {float(low):.3g} as the smallest weight; clamp it at 0")
+        raise InputError(f"alpha must not be negative, got {low:.3g} as the smallest weight; clamp it at 0")
 
 
 def _pair_squares(outputs: Tensor, rows: slice = slice(None)) -> Tensor:
     r"""$d_{ij}^2 = \|f_i - f_j\|^2/2$ of some rows i and all j, (b, n), by one product."""
-    f = outputs - outputs.detach().mean(0)  # what all have in common would cancel, digits with it
+    f = outputs - outputs.detach().mean(0)  # a common part would cancel, and digits with it
     halves = f.square().sum(1) / 2
     return torch.addmm(halves[rows, None] + halves, f[rows], f.mT, alpha=-1)
 
 
 def _others_squares(outputs: Tensor) -> Tensor:
-    """The same of all rows, infinite for j = i."""
+    """The same for all rows, infinite for j = i."""
     return _without_self(_pair_squares(outputs), math.inf)
 
 
@@ -343,5 +328,5 @@ def _without_self(pairs: Tensor, value: float) -> Tensor:
 
 
 def _view_squares(outputs: Tensor, positives: Tensor | None) -> Tensor:
-    r"""$d_i^2 = \|f_i - f_i'\|^2/2$, (n,); without other views 0."""
+    r"""$d_i^2 = \|f_i - f_i'\|^2/2$, (n,); 0 without other views."""
     return outputs.new_zeros(len(outputs)) if positives is None else (outputs - positives).square().sum(1) / 2

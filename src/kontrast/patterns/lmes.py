@@ -1,21 +1,22 @@
 r"""Paper C, Def. 3: locally maximal eigenvectors (LMEs), the patterns that a one-layer contrastive network can learn.
 
-w is one where $A(w) w = \lambda w$ with λ the largest eigenvalue of A(w). `find_lmes` runs the power iteration (94)
-from many starts, brings what chatters to rest exactly (settling.py), and judges every limit.
+w is one if $A(w) w = \lambda w$ with λ the largest eigenvalue of A(w). `find_lmes` runs the power iteration (94) from
+many starts, brings chattering filters to rest exactly (settling.py), and judges every limit.
 
-**Stability.** Half the energy's Hessian is A(w) + R(w) with $R u = \frac{d}{d\epsilon} A(w + \epsilon u) w$, so the
-flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space, while Theorem 1 asks
-for $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
-$R = \sum_i \delta(w^\top x_i)\, v_i\, x_i x_i^\top$ with v the pull on each output: without views $v_i \le 0$ on the
-plane, so R never harms, and every LME is stable. With views $v_i > 0$ is possible, as it is for a leaky ReLU: such an
-edge repels.
+**Stability.** Half the Hessian of the energy is A(w) + R(w) with $R u = \frac{d}{d\epsilon} A(w + \epsilon u) w$, so
+the flow (7) is stable at w exactly where $\lambda_{\max}(P (A + R) P) < \lambda$ on the tangent space, while Theorem 1
+assumes $\lambda_{gap} > \rho = \lVert R P \rVert$ (`certified`). For a ReLU
+$R = \sum_i \delta(w^\top x_i)\, v_i\, x_i x_i^\top$ with v the pull on each output. Without views $v_i \le 0$ on the
+plane, so R never harms, and every LME is stable. With views, or with a leaky ReLU, $v_i > 0$ is possible: such an edge
+repels.
 
-Samples have no density: `margins` judge the energy of the samples themselves. A ridge on which w lies holds it there,
-and only directions along all of these are left to ask about; one close by that attracts does not help, and edges close
-by that repel count by their density. `smooth_margins` estimate the distribution's, all edges close by counted so.
+Samples have no density, so `margins` judge the energy of the samples themselves. A ridge that contains w holds it
+there, and only directions along all such ridges matter. A nearby ridge that attracts does not help; nearby edges that
+repel count by their density. `smooth_margins` estimate the margins of the distribution: all nearby edges count by their
+density.
 
-All of this holds α fixed, as the paper does. An α that depends on the filter (`importance_of="each"`) is held as it is
-at w, and its own motion can decide otherwise (claim C.cor2).
+All of this holds α fixed, as the paper does. An α that depends on the filter (`importance_of="each"`) is fixed to its
+value at w, and its own change can decide otherwise (claim C.cor2).
 """
 
 from __future__ import annotations
@@ -29,49 +30,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_positive, require_whole
+from kontrast.checks import (
+    in_words,
+    require_choice,
+    require_finite,
+    require_generator,
+    require_positive,
+    require_shape,
+    require_type,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.linalg import fix_signs
 from kontrast.patterns.contrastive_covariance import Importance, PairLaplacian
-from kontrast.patterns.gated import ActivationLike, GatedCovariance, ImportanceOf
+from kontrast.patterns.gated_covariance import ActivationLike, GatedCovariance, ImportanceOf
 from kontrast.patterns.one_layer import Ending, FilterRun, power_iteration
 from kontrast.patterns.settling import REST, Limit, orthogonal_to, residual_at, resting, rounds_for, settled
 from kontrast.progress import Advance, progress_bar
 
-NEARBY = 1e-3  # distance within which unfinished limits are settled as one
+NEARBY = 1e-3  # unfinished limits within this distance are settled as one
 DEFAULTS = {"importance": "uniform", "importance_of": "samples", "activation": "relu", "gate_tolerance": 1e-9}
-LARGEST_SHIFT = 16.0  # of the iteration: close enough to a ridge to settle on it
-N_DIRECTIONS = 8  # random ones in which roughness is measured, beside the worst that its formula names
+LARGEST_SHIFT = 16.0  # of the iteration: enough to come close to a ridge and settle on it
+N_DIRECTIONS = 8  # random ones in which roughness is measured, beside the worst one by its formula
 
 
 @dataclass(frozen=True, eq=False)
 class FilterMatch:
-    """For each of K filters the nearest pattern: its index and |cos| (cos where −w is another filter than w)."""
+    """The nearest pattern of each of K filters: its index and |cos| (cos where −w and w are different filters)."""
 
     index: Tensor  # (K,); −1 for filters of zeros
     cosines: Tensor  # (K,)
 
     def found(self, least: float = 0.9) -> Tensor:
-        """The patterns that some filter has, at a cosine of `least` or more, above 0."""
+        """Indices of the patterns that some filter matches with a cosine of at least `least`."""
         require_positive(least=least)
         return torch.as_tensor(sorted(set(self.index[self.cosines >= least].tolist())), device=self.index.device)
 
 
 @dataclass(frozen=True, eq=False)
 class LMEs:
-    """The limits found, by falling basin share; row j of everything (m, …) belongs to pattern j."""
+    """The limits found, from the largest basin to the smallest; row j of everything (m, …) belongs to pattern j."""
 
     weights: Tensor  # (m, d), unit rows
     eigenvalues: Tensor  # (m,): λ
-    gaps: Tensor  # (m,): λ₁ − λ₂ of A(w); below 0 where λ is not the largest, and w no LME
+    gaps: Tensor  # (m,): λ₁ − λ₂ of A(w); below 0 where λ is not the largest and w is no LME
     roughness: Tensor  # (m,): ρ by directional differences; infinite where A(·)w jumps at w
     roughness_formula: Tensor  # (m,): ρ = ‖R P‖ from the samples nearest to the edge
-    margins: Tensor  # (m,): λ − λ_max(P (A + R) P) of the samples, along the ridges that w lies on; above 0: stable
-    smooth_margins: Tensor  # (m,): the same of their distribution, by the density of samples about the plane
-    residuals: Tensor  # (m,): ‖A(w)w − λw‖/λ, with gates in between for samples on the edge
+    margins: Tensor  # (m,): λ − λ_max(P (A + R) P) of the samples, along the ridges that contain w; above 0: stable
+    smooth_margins: Tensor  # (m,): the same for their distribution, by the density of samples near the plane
+    residuals: Tensor  # (m,): ‖A(w)w − λw‖/λ, with fractional gates for samples on the edge
     edges: Tensor  # (m,): how many samples lie on the edge of their gate
-    basins: Tensor  # (m,): share of the starts that ended there
-    assignment: Tensor  # (k,): each start's pattern; −1 where it came to none
+    basins: Tensor  # (m,): fraction of the starts that ended there
+    assignment: Tensor  # (k,): each start's pattern; −1 where it reached none
     run: FilterRun
     symmetric: bool  # −w is the same pattern as w
 
@@ -82,7 +92,7 @@ class LMEs:
 
     @property
     def certified(self) -> Tensor:
-        """Theorem 1's sufficient test, λ_gap > ρ, of both ways to find ρ: (m,) of bool."""
+        """Theorem 1's sufficient test, λ_gap > ρ, for both estimates of ρ: (m,) of bool."""
         return self.gaps > torch.maximum(self.roughness, self.roughness_formula)
 
     @property
@@ -97,7 +107,7 @@ class LMEs:
 
     @property
     def status(self) -> tuple[Ending, ...]:
-        """How every start ended; what the iteration left chattering or unfinished may have been settled since."""
+        """How every start ended; filters that the iteration left chattering or unfinished may have been settled."""
         return tuple(
             Ending.SETTLED if found >= 0 and ending is not Ending.CONVERGED else ending
             for ending, found in zip(self.run.endings, self.assignment.tolist(), strict=True)
@@ -115,17 +125,13 @@ class LMEs:
 
     def match(self, filters: Tensor) -> FilterMatch:
         """The pattern nearest to each row of a trained network's `filters` (K, d), say `net[0].weight`."""
-        d = self.weights.shape[1]
-        if not isinstance(filters, Tensor) or filters.ndim != 2 or filters.shape[1] != d:
-            raise InputError(
-                f"filters must be rows (K, {d}) like the patterns, got {in_words(filters)}; pass layer.weight"
-            )
+        require_type("filters", filters, Tensor, "pass layer.weight")
+        require_shape("filters", filters, ("K", self.weights.shape[1]), "pass layer.weight")
         if not len(self):
-            raise InputError("there are no patterns to match filters with; raise n_starts or n_steps of find_lmes")
+            raise InputError("there are no patterns to match filters with; raise n_starts or max_steps of find_lmes")
         rows = filters.detach().to(self.weights)
         sizes = rows.norm(dim=1)
-        if not torch.isfinite(sizes).all():
-            raise InputError("filters hold NaN, infinite or huge values; look at the training")
+        require_finite("filters", sizes, "check the training")
         cosines = (rows / sizes.where(sizes > 0, 1.0)[:, None]) @ self.weights.mT
         best = (cosines.abs() if self.symmetric else cosines).max(dim=1)
         return FilterMatch(best.indices.where(sizes > 0, -1), best.values)
@@ -147,7 +153,7 @@ def find_lmes(
     generator: torch.Generator | None = None,
     progress: bool | Advance = False,
 ) -> LMEs:
-    """The patterns that filters of a one-layer network come to rest at, each with its certificate.
+    """The patterns at which filters of a one-layer network come to rest, each with its certificate.
 
     ```python
     found = kt.patterns.find_lmes(x, n_starts=64, generator=torch.Generator().manual_seed(0))
@@ -159,17 +165,16 @@ def find_lmes(
         positives: their other views (n, d), or None.
         starts: "random" directions, "samples" drawn from x, or rows (k, d) of your own.
         n_starts: how many to draw.
-        max_steps: of the power iteration, at most.
+        max_steps: the most steps of the power iteration.
         tolerance: of its convergence; None is 1e-10 in float64 and 1e-5 in float32.
-        distinct: limits at a smaller distance are one pattern, the one of largest λ: samples split a maximum of their
+        distinct: limits closer than this are one pattern, the one of largest λ: samples split a maximum of their
             distribution into several, about 1/√n apart.
-        importance: α, see `GatedCovariance`; so are the next three.
+        importance: α; for this and the next three see `GatedCovariance`.
         importance_of: what α compares.
         activation: a homogeneous one.
         gate_tolerance: above which gates open.
-        generator: of the starts; needed unless they are given.
-        progress: bars on stderr for the iteration and for settling what it left, or a function of what is done and
-            what there is.
+        generator: draws the starts; needed unless they are given.
+        progress: show bars for the iteration and for settling, or a function of the work done and the work in all.
     """
     options = {
         "importance": importance,
@@ -195,7 +200,7 @@ def find_lmes(
 def _limits(
     field: GatedCovariance, ends: Sequence[Limit | None], distinct: float, *, symmetric: bool
 ) -> tuple[list[Limit], list[int]]:
-    """The distinct points at rest among the ends, and each start's index into them, by falling basin."""
+    """The distinct limits among the ends, from the largest basin to the smallest, and each start's index into them."""
     heights = [-math.inf if end is None else float(field.energy(end.w[None])) for end in ends]
     limits: list[Limit] = []
     assignment = [-1] * len(ends)
@@ -214,7 +219,7 @@ def _limits(
 
 
 def _ends(field: GatedCovariance, run: FilterRun, advance: Advance, *, symmetric: bool) -> list[Limit | None]:
-    """Where each start came to rest; unfinished ends that lie close together are settled as one."""
+    """Where each start came to rest; unfinished ends close to each other are settled as one."""
     weights = fix_signs(run.weights.mT).mT if symmetric else run.weights
     n_rounds = rounds_for(field, len(weights))
     groups: list[tuple[Tensor, Limit | None]] = []
@@ -239,19 +244,21 @@ def _near(a: Tensor, b: Tensor, distance: float, *, symmetric: bool) -> bool:
 def _judged(
     field: GatedCovariance, limits: Sequence[Limit], assignment: Sequence[int], run: FilterRun, *, symmetric: bool
 ) -> LMEs:
-    rows = [_certificate(field.frozen(limit.w), limit) for limit in limits]
+    certificates = [_certificate(field.frozen(limit.w), limit) for limit in limits]
     weights = torch.stack([limit.w for limit in limits]) if limits else run.weights[:0]
-    values = torch.tensor(rows, dtype=torch.float64).reshape(-1, 7).to(weights)
-    eigenvalues, gaps, roughness, formula, margins, smooth_margins, residuals = values.unbind(1)
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([getattr(each, name) for each in certificates], dtype=torch.float64).to(weights)
+
     return LMEs(
         weights,
-        eigenvalues=eigenvalues,
-        gaps=gaps,
-        roughness=roughness,
-        roughness_formula=formula,
-        margins=margins,
-        smooth_margins=smooth_margins,
-        residuals=residuals,
+        eigenvalues=column("eigenvalue"),
+        gaps=column("gap"),
+        roughness=column("roughness"),
+        roughness_formula=column("roughness_formula"),
+        margins=column("margin"),
+        smooth_margins=column("smooth_margin"),
+        residuals=column("residual"),
         edges=torch.tensor([int(limit.edge.sum()) for limit in limits], device=weights.device),
         basins=torch.tensor([assignment.count(j) for j in range(len(limits))]).to(weights) / len(assignment),
         assignment=torch.tensor(assignment, device=weights.device),
@@ -260,8 +267,20 @@ def _judged(
     )
 
 
-def _certificate(field: GatedCovariance, limit: Limit) -> tuple[float, ...]:
-    """λ, gap, ρ measured, ρ by its formula, margin, smooth margin, residual."""
+@dataclass(frozen=True)
+class _Certificate:
+    """The numbers that judge one limit; see the fields of `LMEs`."""
+
+    eigenvalue: float
+    gap: float
+    roughness: float
+    roughness_formula: float
+    margin: float
+    smooth_margin: float
+    residual: float
+
+
+def _certificate(field: GatedCovariance, limit: Limit) -> _Certificate:
     w, d = limit.w, field.d
     A = field.matrix(w, gates=limit.gates)
     values = torch.linalg.eigvalsh(A)
@@ -286,11 +305,11 @@ def _certificate(field: GatedCovariance, limit: Limit) -> tuple[float, ...]:
         if _rises_off_edges(field, limit, pull):
             margin = -math.inf
     relative = float(residual.norm()) / (abs(eigenvalue) or 1.0)
-    return eigenvalue, gap, measured, formula, margin, smooth_margin, relative
+    return _Certificate(eigenvalue, gap, measured, formula, margin, smooth_margin, relative)
 
 
 def _jumps(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
-    """Whether A(·)w jumps at w: a sample lies on the edge of its gate, and its output is pulled at."""
+    """Whether A(·)w jumps at w: a sample lies on the edge of its gate, and there is a pull on its output."""
     forces = (pull[:, None] * field.points)[limit.edge].norm(dim=1)
     return bool(field.activation.jump and (forces > REST * torch.finfo(pull.dtype).eps * pull.abs().max()).any())
 
@@ -298,8 +317,8 @@ def _jumps(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
 def _rises_off_edges(field: GatedCovariance, limit: Limit, pull: Tensor) -> bool:
     r"""Whether the energy rises at once off the edge: $\sum_S v_i (h(x_i^\top u) - g_i x_i^\top u) > 0$ for some u.
 
-    Never without views behind a ReLU, whose v_i ≤ 0 there. Tried are the directions ± x_i, and those that move the
-    output of one sample on the edge alone, which find every rise where these samples are independent.
+    Never for a ReLU without views, where v_i ≤ 0. The directions tried are ± x_i and those that move the output of only
+    one sample on the edge; these find every rise if the samples are independent.
     """
     if not field.activation.jump or not limit.edge.any():
         return False
@@ -321,16 +340,16 @@ def _in_between(field: GatedCovariance, gates: Tensor) -> Tensor:
 
 
 def _largest_within(matrix: Tensor, normals: Tensor) -> float:
-    """The largest eigenvalue of a symmetric matrix on the vectors orthogonal to `normals`; −∞ where there are none."""
+    """The largest eigenvalue of a symmetric matrix on the vectors orthogonal to `normals`; −∞ if there are none."""
     basis = orthogonal_to(normals)
     return float(torch.linalg.eigvalsh(basis @ matrix @ basis.mT)[-1]) if len(basis) else -math.inf
 
 
 def _gate_slope(field: GatedCovariance, w: Tensor) -> tuple[Tensor, float]:
-    """g'(z) of every sample, (m,), and the width within which a gate's jump was counted.
+    """g'(z) of every sample, (m,), and the width within which a gate's jump is counted.
 
-    For a gate that jumps, δ(z) is a box about 0 that holds the √m nearest samples. Where all of these lie on the plane
-    itself there is no density: the width is infinite.
+    For a gate that jumps, δ(z) is a box around 0 that holds the √m nearest samples. If all of these lie on the plane
+    itself there is no density, and the width is infinite.
     """
     z = field.points @ w
     if not field.activation.jump:
@@ -351,8 +370,8 @@ def _roughness_matrix(field: GatedCovariance, A: Tensor, slope: Tensor) -> Tenso
 def _directional_roughness(field: GatedCovariance, limit: Limit, R: Tensor, width: float) -> float:
     r"""The largest $\lVert (A(v) - A(w)) w \rVert / \lVert v - w \rVert$ over directions, at the scale of `width`.
 
-    Directions: the one in which R is largest, and random ones. v is as far from w as moves outputs by `width`, so that
-    as many gates flip as the formula counts; without gates that jump it is 1e-5.
+    Directions: the one in which R is largest, and random ones. The distance from w to v moves outputs by `width`, so
+    that as many gates flip as the formula counts; if gates do not jump it is 1e-5.
     """
     w = limit.w
     generator = torch.Generator().manual_seed(0)  # the same directions for the same data
@@ -378,29 +397,27 @@ def _as_field(x: Tensor | GatedCovariance, positives: Tensor | None, options: di
     if not isinstance(x, GatedCovariance):
         field = GatedCovariance(x, positives, **options)
     elif positives is not None or any(isinstance(v, Tensor) or v != DEFAULTS[name] for name, v in options.items()):
-        raise InputError("a GatedCovariance has its positives and options already; pass them when it is made")
+        raise InputError("a GatedCovariance already has its positives and options; pass them where it is made")
     else:
         field = x
     if field.coupled:
         raise InputError(
-            "filters whose α is that of all outputs together have no patterns of their own; use "
-            "importance_of='samples' or 'each', or power_iteration for all filters at once"
+            "with importance_of='outputs' filters depend on each other and have no patterns of their own; use "
+            "'samples' or 'each', or power_iteration for all filters at once"
         )
     return field
 
 
 def _starts(field: GatedCovariance, starts: str | Tensor, n_starts: int, generator: torch.Generator | None) -> Tensor:
-    if not isinstance(starts, str):
-        if not isinstance(starts, Tensor):
-            raise InputError(f"starts must be 'random', 'samples' or a tensor, got {type(starts).__name__}")
-        if starts.ndim != 2 or starts.shape[1] != field.d:
-            raise InputError(f"starts must be rows (k, {field.d}) like the samples, got {tuple(starts.shape)}")
+    if isinstance(starts, Tensor):
+        require_shape("starts", starts, ("k", field.d), "pass rows like the samples")
         return starts.to(field.points)
-    if starts not in ("random", "samples"):
-        raise InputError(f"starts must be 'random', 'samples' or rows (k, {field.d}), got {starts!r}")
+    if not isinstance(starts, str):
+        raise InputError(f"starts must be 'random', 'samples' or a tensor of rows, got {in_words(starts)}")
+    require_choice("starts", starts, ("random", "samples"))
     n_starts = require_whole("n_starts", n_starts)
-    if not isinstance(generator, torch.Generator):
-        raise InputError("starts are drawn at random: pass generator=torch.Generator().manual_seed(0)")
+    require_generator(generator)
+    assert generator is not None
     if starts == "random":
         drawn = torch.randn(n_starts, field.d, generator=generator, dtype=torch.float64, device=generator.device)
         return drawn.to(field.points)

@@ -1,13 +1,13 @@
-r"""One-layer contrastive learning (paper C, Sec. 3): filters on the unit sphere, each driven by its own matrix A(w).
+r"""Training of a one-layer network (paper C, Sec. 3): filters on the unit sphere, each driven by its matrix A(w).
 
 The flow is (7), $\dot w = (I - w w^\top) A(w) w$, the iteration is (94), $w \leftarrow A(w) w / \lVert A(w) w \rVert$.
-A(w) comes from a `OneLayerField`: samples (`spectral.GatedCovariance`) or a population (`spectral.MixtureCovariance`).
+A(w) comes from a `OneLayerField`: samples (`GatedCovariance`) or a population (`MixtureCovariance`).
 
 With a ReLU and samples A(w) is piecewise constant: it jumps where a sample's gate opens, and without views each jump
-pushes w back to where it came from. So maxima of the energy lie on such edges, and there (94) hops to and fro between
-gates for ever: they **chatter**. Where the roughness exceeds λ it swings about a point that the flow is drawn to, in a
-population too. The iteration sees both and damps itself, $w \leftarrow A(w) w + s \lVert A(w) w \rVert w$, which is the
-paper's shift (99) and has the same fixed points.
+pushes w back. So maxima of the energy lie on such edges, and there (94) keeps jumping from one side to the other: it
+**chatters**. Where the roughness exceeds λ it swings around a point that attracts the flow, even in a population. The
+iteration detects both and damps itself, $w \leftarrow A(w) w + s \lVert A(w) w \rVert w$, which is the paper's shift
+(99) and has the same fixed points.
 """
 
 from __future__ import annotations
@@ -23,18 +23,26 @@ from numpy.typing import ArrayLike
 from scipy.integrate import DOP853
 from torch import Tensor
 
-from kontrast.checks import in_words, increasing_times, is_number, require_positive, require_whole
+from kontrast.checks import (
+    in_words,
+    increasing_times,
+    require_finite_not_negative,
+    require_floating,
+    require_positive,
+    require_shape,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.progress import Advance, progress_bar
 
-PATIENCE = 20  # steps without progress, to and fro or with gates flipping, before the iteration is damped
-SILENCE = 1e-13  # of the largest ‖A(w)w‖ seen, and 16 roundings: below it a filter has no direction to go
+PATIENCE = 20  # steps without progress, back and forth or with gates flipping, before the iteration is damped
+SILENCE = 1e-13  # ‖A(w)w‖ below this share of the largest seen (and 16 roundings) has no direction
 FLOW_STEPS = 20_000  # of DOP853
-PACE = 1000  # steps of DOP853 after which the time they took is compared with the time to go
+PACE = 1000  # steps of DOP853 after which the time they covered is compared with the time left
 
 
 class OneLayerField(Protocol):
-    """The field A(w)w of some data; `coupled` where one filter's field depends on the other filters (α of outputs)."""
+    """The field A(w)w of some data; `coupled` if a filter's field depends on the other filters (α of outputs)."""
 
     coupled: bool
 
@@ -42,7 +50,7 @@ class OneLayerField(Protocol):
         """A(w)w for rows w of `weights` (k, d): (k, d)."""
 
     def gates(self, weights: Tensor) -> Tensor:
-        """Which samples lie on the positive side of each filter, (k, n) of bool; (k, 0) where there are no samples."""
+        """Whether each sample is on the positive side of each filter, (k, n) of bool; (k, 0) without samples."""
 
 
 class Ending(Enum):
@@ -51,23 +59,23 @@ class Ending(Enum):
     CONVERGED = "w(t + 1) − w(t) fell below `tolerance`"
     SETTLED = "`find_lmes` brought it to rest exactly, where the iteration had left it chattering or unfinished"
     CHATTERING = "gates keep flipping: w lies on the edge of some samples' gates, or swings; raise `largest_shift`"
-    STEP_LIMIT = "ran all `n_steps`; raise them to go on"
+    STEP_LIMIT = "ran all `max_steps`; raise it to continue"
     SILENT = (
-        "A(w)w is 0 but for rounding: no sample passes the gate, or all give one output; centre x, or start elsewhere"
+        "A(w)w is 0 up to rounding: no sample passes the gate, or all give one output; centre x, or start elsewhere"
     )
-    DIVERGED = "A(w)w is not finite; look at the samples and at α"
+    DIVERGED = "A(w)w is not finite; check the samples and α"
 
 
 @dataclass(frozen=True, eq=False)
 class FilterRun:
-    """Where k filters came to rest, (94), and how."""
+    """The ends of k filters under (94)."""
 
     weights: Tensor  # (k, d), unit rows
     endings: tuple[Ending, ...]
     n_steps: Tensor  # (k,), steps each filter took
     discrepancies: Tensor  # (T, k): ‖w(t + 1) − w(t)‖, Fig. 1; NaN after a filter's end
     shifts: Tensor  # (k,), the damping s that each filter ended with
-    flipping: Tensor  # (k, n) of bool: samples whose gates flipped lately
+    flipping: Tensor  # (k, n) of bool: samples whose gates flipped recently
 
     @property
     def converged(self) -> Tensor:
@@ -77,12 +85,12 @@ class FilterRun:
 
 @dataclass(frozen=True, eq=False)
 class FilterFlow:
-    """The flow (7) of k filters; `weights[i]` belongs to `times[i]`. It may end before the last time asked for."""
+    """The flow (7) of k filters; `weights[i]` belongs to `times[i]`. It may end before the last time in `times`."""
 
     times: tuple[float, ...]
     weights: Tensor  # (T, k, d), unit rows
-    reached: float  # the time up to which it was integrated; after it, filters were at rest, or chattered
-    chattering: bool  # it ended before the last time, in steps as short as the gates' chatter
+    reached: float  # the time up to which it was integrated; after it, filters were at rest or chattered
+    chattering: bool  # whether it ended before the last time, in steps as short as the chatter of the gates
 
 
 def power_iteration(
@@ -99,20 +107,20 @@ def power_iteration(
 
     Args:
         field: the A(w)w of some data.
-        starts: (k, d), rows of any length but 0.
-        max_steps: at most that many.
+        starts: (k, d), rows of any length except 0.
+        max_steps: the most steps to take.
         tolerance: a filter has converged when $(1 + s) \lVert w(t + 1) - w(t) \rVert$, which is about the angle between
             w and A(w)w, falls below it.
         shift: the s that every filter starts with; 0 is (94) itself.
-        largest_shift: s is 1 at the first chatter and doubles at every further one up to here; beyond, the filter ends
-            as `CHATTERING`. 0 never damps.
-        progress: a bar on stderr, or a function of the steps done and the steps in all.
+        largest_shift: s becomes 1 at the first chatter and doubles at every further one, up to this value; beyond it
+            the filter ends as `CHATTERING`. 0 never damps.
+        progress: show a bar, or a function of the steps done and the steps in all.
     """
     _require_field(field)
     w = _unit_rows(starts)
-    max_steps = require_whole("n_steps", max_steps)
+    max_steps = require_whole("max_steps", max_steps)
     require_positive(tolerance=tolerance)
-    _require_shifts(shift, largest_shift)
+    require_finite_not_negative(shift=shift, largest_shift=largest_shift)
     state = _Iteration(field, w, shift, largest_shift, tolerance)
     with progress_bar("power iteration", progress) as advance, torch.no_grad():
         for step in range(max_steps):
@@ -128,56 +136,56 @@ def one_layer_flow(
     r"""Paper C, (7): $\dot w_k = (I - w_k w_k^\top) A(w_k) w_k$ at given times, by DOP853.
 
     Time is learning rate × steps for $J = \frac12 C_\alpha[h(w^\top x)]$ and an activation of degree 1; for degree p
-    the gradient is p times this field. Where gates chatter the steps become tiny; once `n_steps` of them would not do,
-    the flow ends where it is and says so.
+    the gradient is p times this field. Where gates chatter the steps become tiny; once `max_steps` of them would not
+    be enough, the flow stops there and says so.
 
     Args:
         field: the A(w)w of some data.
-        starts: (k, d), rows of any length but 0.
+        starts: (k, d), rows of any length except 0.
         times: increasing, from 0 on.
-        tolerance: relative, and absolute as rows have norm 1; no finer than 100 roundings of the number type.
-        max_steps: at most that many steps of the integration; it ends sooner where at the pace of the last thousand they
-            would not suffice.
+        tolerance: relative, and also absolute as rows have norm 1; at least 100 roundings of the number type.
+        max_steps: the most steps of the integration; it stops early if, at the pace of the last thousand, they would
+            not suffice.
     """
     _require_field(field)
     w = _unit_rows(starts)
     times_ = increasing_times(times)
     require_positive(tolerance=tolerance)
-    max_steps = require_whole("n_steps", max_steps)
-    sizes = [0.0]  # of A(w)w, of late
+    max_steps = require_whole("max_steps", max_steps)
+    sizes = [0.0]  # of the latest A(w)w
 
     def velocity(_: float, y: np.ndarray) -> np.ndarray:
         unit = _normalized(torch.as_tensor(y.reshape(w.shape)).to(w))
         product = field.product(unit)
         sizes[0] = float(product.norm(dim=1).max())
-        if not torch.isfinite(product).all():  # the solver would try ever smaller steps for ever
-            raise InputError("A(w)w is not finite on the way of the flow; look at the samples and at α")
+        if not torch.isfinite(product).all():  # the solver would try smaller and smaller steps forever
+            raise InputError("A(w)w is not finite along the flow; check the samples and α")
         return _tangent(unit, product).double().cpu().numpy().reshape(-1)
 
     first = w.double().cpu().numpy().reshape(-1)
     finest = max(tolerance, 100 * torch.finfo(w.dtype).eps)
     solver = DOP853(velocity, 0.0, first, float(times_[-1]), rtol=finest, atol=finest)
     seen = _integrated(solver, list(times_), max_steps)
-    if len(seen) < len(times_) and np.abs(solver.f).max() <= 10 * finest * sizes[0]:  # at rest: there it stays
+    if len(seen) < len(times_) and np.abs(solver.f).max() <= 10 * finest * sizes[0]:  # at rest, and stays there
         seen += [solver.y] * (len(times_) - len(seen))
-    rows = torch.as_tensor(np.stack([first, *seen])[1:])  # none where the first time was not reached
+    rows = torch.as_tensor(np.stack([first, *seen])[1:])  # none if the first time was not reached
     path = _normalized(rows.reshape(len(seen), *w.shape)).to(w)
     kept = tuple(float(t) for t in times_[: len(seen)])
     return FilterFlow(kept, path, float(solver.t), chattering=len(kept) < len(times_))
 
 
-def _integrated(solver: DOP853, wanted: list[float], n_steps: int) -> list[np.ndarray]:
-    """The solution at the times wanted, as far as `n_steps` reach or seem to."""
+def _integrated(solver: DOP853, wanted: list[float], max_steps: int) -> list[np.ndarray]:
+    """The solution at the times wanted, as far as `max_steps` reach or would reach."""
     seen = []
     while wanted and wanted[0] <= 0:
         seen.append(solver.y.copy())
         wanted.pop(0)
     before, last = 0.0, wanted[-1] if wanted else 0.0
-    for step in range(n_steps):
+    for step in range(max_steps):
         if not wanted:
             break
         if step and step % PACE == 0:
-            if (last - solver.t) * PACE > (solver.t - before) * (n_steps - step):
+            if (last - solver.t) * PACE > (solver.t - before) * (max_steps - step):
                 break
             before = float(solver.t)
         solver.step()
@@ -191,7 +199,7 @@ def _integrated(solver: DOP853, wanted: list[float], n_steps: int) -> list[np.nd
 
 
 class _Iteration:
-    """The state of (94): only the filters that still move are computed, unless the field couples them."""
+    """The state of (94). Only filters that still move are computed, unless the field couples them."""
 
     def __init__(self, field: OneLayerField, w: Tensor, shift: float, largest: float, tolerance: float) -> None:
         k = len(w)
@@ -211,7 +219,7 @@ class _Iteration:
         self.age = 0
 
     def advance(self) -> bool:
-        """One step of every filter that has not ended; False where there is none."""
+        """One step of every filter that has not ended; False if all have."""
         moving = [i for i, ending in enumerate(self.endings) if ending is None]
         if not moving:
             return False
@@ -259,11 +267,11 @@ class _Iteration:
             elif still[place]:
                 self.endings[i] = Ending.CONVERGED
         if self.field.coupled and any(ending in (None, Ending.DIVERGED) for ending in self.endings):
-            # one filter's rest is not at rest while the others move
+            # no filter is at rest while the others move
             self.endings = [None if ending is Ending.CONVERGED else ending for ending in self.endings]
 
     def _damp_where_chattering(self) -> None:
-        """Every `PATIENCE` steps: where it was restless and nothing was gained, damp, or give up."""
+        """Every `PATIENCE` steps, damp the filters that chattered without progress, or give them up."""
         stuck = (self.restless >= PATIENCE // 2) & (self.lowest > 0.9 * self.best)
         for i in torch.nonzero(stuck)[:, 0].tolist():
             if self.endings[i] is not None:
@@ -273,8 +281,8 @@ class _Iteration:
                 self.endings[i] = Ending.CHATTERING
             else:
                 self.shift[i] = further
-                self.lowest[i] = math.inf  # under the new shift all begins anew
-        moved = (self.n_steps.to(self.w.device) == self.n_steps.max())[:, None]  # of the others, keep the last window's
+                self.lowest[i] = math.inf  # the new shift starts afresh
+        moved = (self.n_steps.to(self.w.device) == self.n_steps.max())[:, None]  # the others keep their last window
         self.flipping = torch.where(moved, self.lately, self.flipping)
         self.lately.zero_()
         self.best = self.lowest.clone()
@@ -303,24 +311,18 @@ def _tangent(w: Tensor, v: Tensor) -> Tensor:
 
 
 def _unit_rows(starts: Tensor) -> Tensor:
-    if not isinstance(starts, Tensor) or starts.ndim != 2 or not starts.is_floating_point() or 0 in starts.shape:
-        raise InputError(f"starts must be floating-point rows (k, d), got {in_words(starts)}; use torch.randn(k, d)")
+    require_floating("starts", starts, "use torch.randn(k, d)")
+    require_shape("starts", starts, ("k", "d"), "pass one row per filter")
     sizes = starts.norm(dim=1)
     bad = torch.nonzero(~(torch.isfinite(sizes) & (sizes > 0)))
     if len(bad):
-        raise InputError(f"start {int(bad[0])} is zero, NaN or infinite, so it has no direction; drop or replace it")
+        raise InputError(f"starts[{int(bad[0])}] is zero, NaN or infinite and has no direction; drop or replace it")
     return torch.as_tensor(starts.detach() / sizes[:, None])
 
 
 def _require_field(field: OneLayerField) -> None:
     if not all(hasattr(field, name) for name in ("product", "gates", "coupled")):
         raise InputError(
-            f"field must be a OneLayerField, got {type(field).__name__}; make one of samples x by "
+            f"field must be a OneLayerField, got {in_words(field)}; make one from samples x with "
             "kontrast.patterns.GatedCovariance(x)"
         )
-
-
-def _require_shifts(shift: float, largest: float) -> None:
-    for name, value in (("shift", shift), ("largest_shift", largest)):
-        if not is_number(value) or not 0 <= value < math.inf:
-            raise InputError(f"{name} must be a number of at least 0, got {value!r}; 0 is the iteration (94) itself")

@@ -1,7 +1,7 @@
-r"""Paper C's A(w) for a population instead of samples: a mixture of Gaussians of one width, in closed form.
+r"""A(w) of a population instead of samples (paper C): a mixture of Gaussians of one width, in closed form.
 
 For x = μ_s + σξ with probability p_s, uniform pairwise importance and no augmentation, $A(w) = \mathbb V[\tilde x^w]$
-(Appendix B.1). The gate jumps by J at the plane w^T x = 0, where h is 0, so that
+(Appendix B.1). The gate jumps by J at the plane w^T x = 0, where h is 0, so
 
 $$\frac{d}{d\varepsilon} A(w + \varepsilon u)\, w = -B u, \qquad B = J\,\mathbb E[h]\, M, \qquad
 M = \mathbb E[x x^\top \delta(w^\top x)],$$
@@ -21,19 +21,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import is_number
+from kontrast.checks import require_finite_not_negative, require_floating, require_matrix, require_type
 from kontrast.errors import InputError
 from kontrast.patterns.homogeneous import homogeneous_from
-from kontrast.patterns.latent import LatentCategorical, LatentSummation, require_probabilities
+from kontrast.patterns.latent_models import LatentCategorical, LatentSummation, require_probabilities
 
-GATE_TOLERANCE = 1e-9  # without noise, of the largest mean: a gate opened by round-off is an error of order 1
+GATE_TOLERANCE = 1e-9  # without noise, in units of the largest mean: a gate opened by round-off is an error of order 1
 _BLOCK = 2**22  # numbers in one (weights, states) table
-_FAR = 40.0  # standard deviations at which the normal density is 0 in float64, and 0·∞ would be NaN
+_FAR = 40.0  # standard deviations beyond which the normal density is 0 in float64, and 0·∞ would be NaN
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Each weight on each state; (k, s) but for the two that are per weight, and `output` the mean of h given s."""
+    """Moments of each weight on each state, (k, s), except for the two that are per weight."""
 
     direction: Tensor  # w/‖w‖, (k, d)
     length: Tensor  # ‖w‖, (k, 1)
@@ -42,7 +42,7 @@ class _Moments:
     open: Tensor  # Φ(a): the probability that w^T x > 0
     density: Tensor  # φ(a)
     gate: Tensor  # mean of the gate
-    output: Tensor  # mean of h(direction·x)
+    output: Tensor  # mean of h(direction·x) given s
 
 
 class MixtureCovariance:
@@ -54,7 +54,7 @@ class MixtureCovariance:
         means: μ_s as rows (s, d).
         probabilities: p_s, (s,), summing to 1.
         noise_std: σ, at least 0. At 0 it is the discrete model itself; gates then open above 1e-9 of the largest mean.
-        activation: of degree 1: "relu", "leaky_relu", "leaky_relu:0.2", "linear", or whatever `homogeneous_from` takes.
+        activation: of degree 1: "relu", "leaky_relu", "leaky_relu:0.2", "linear", a module or a function.
     """
 
     coupled = False  # each weight's field is its own
@@ -67,12 +67,9 @@ class MixtureCovariance:
         *,
         activation: str | Callable[[Tensor], Tensor] = "relu",
     ) -> None:
-        _require_means(means)
-        require_probabilities(probabilities, len(means), "means")
-        if not is_number(noise_std) or not 0 <= noise_std < math.inf:
-            raise InputError(
-                f"noise_std must be a finite number of at least 0, a standard deviation, got {noise_std!r}"
-            )
+        require_matrix("means", means, ("s", "d"), "pass one row per state")
+        require_probabilities(probabilities, len(means))
+        require_finite_not_negative(noise_std=noise_std)
         self.activation = homogeneous_from(activation)
         if self.activation.degree != 1:
             raise InputError(
@@ -92,9 +89,8 @@ class MixtureCovariance:
         *,
         activation: str | Callable[[Tensor], Tensor] = "relu",
     ) -> MixtureCovariance:
-        """That of a generative model of Appendix B.1, smoothed by noise of this standard deviation."""
-        if not isinstance(model, LatentCategorical | LatentSummation):
-            raise InputError(f"model must be LatentCategorical or LatentSummation, got {type(model).__name__}")
+        """The covariance of a generative model of Appendix B.1, smoothed by noise of this standard deviation."""
+        require_type("model", model, (LatentCategorical, LatentSummation))
         return cls(*model.states(), noise_std, activation=activation)
 
     def product(self, weights: Tensor) -> Tensor:
@@ -108,7 +104,7 @@ class MixtureCovariance:
         return (self.product(weights) * weights).sum(1)
 
     def gates(self, weights: Tensor) -> Tensor:
-        """(k, 0): a population has no samples whose gates could be open."""
+        """Of shape (k, 0): a population has no samples whose gates could be open."""
         self._require_weights(weights, 2)
         return torch.empty(len(weights), 0, dtype=torch.bool, device=weights.device)
 
@@ -130,7 +126,7 @@ class MixtureCovariance:
         return float(moments.length[0, 0] * (moments.output[0] @ self.probabilities))
 
     def boundary_matrix(self, w: Tensor) -> Tensor:
-        """M = E[x x^T δ(w^T x)], (d, d), for w (d,): what lies on the plane where the gate jumps."""
+        """M = E[x x^T δ(w^T x)], (d, d), for w (d,): the second moment on the plane where the gate jumps."""
         self._require_weights(w, 1)
         if self._on_plane(w):
             raise InputError(
@@ -145,7 +141,7 @@ class MixtureCovariance:
     def roughness(self, w: Tensor) -> float:
         """ρ(w) = ‖B‖₂ of Theorem 1; infinite without noise where a state lies on the plane w^T x = 0.
 
-        ρ is of unit weights. B w = 0, as M has no part along w, so that the tangent space gives the whole norm.
+        ρ is for unit weights. B w = 0, as M has no part along w, so the tangent space gives the whole norm.
         """
         self._require_weights(w, 1)
         if self._on_plane(w):
@@ -155,11 +151,11 @@ class MixtureCovariance:
     def stability_margin(self, w: Tensor) -> float:
         """λ − λ_max(P(A − B)P) on the tangent space, λ = w^T A w/‖w‖²: a fixed point w is stable iff it is above 0.
 
-        That is of the flow (7). The power iteration (94) stays at w iff no eigenvalue of P(A − B)P is below −λ either:
-        under a small noise B is large, and a stable w then makes it swing from side to side.
+        Stable means under the flow (7). The power iteration (94) also needs that no eigenvalue of P(A − B)P is below
+        −λ: under small noise B is large, and the iteration then swings from side to side about a stable w.
 
-        At a margin of exactly 0 this order does not decide. Without noise and with a state on the plane the flow is not
-        differentiable: E[h]·J < 0 makes w unstable (−∞), otherwise such states only add to the stability and the
+        A margin of exactly 0 decides nothing to this order. Without noise and with a state on the plane the flow is
+        not differentiable: E[h]·J < 0 makes w unstable (−∞); otherwise such states only add to the stability, and the
         margin without them is a lower bound.
         """
         self._require_weights(w, 1)
@@ -234,7 +230,7 @@ class MixtureCovariance:
         return -self.activation.left
 
     def _tolerance(self, weights: Tensor) -> float:
-        """Of w^T μ for a unit w; float32 patterns are orthogonal to no more than float32's rounding."""
+        """Tolerance of w^T μ for a unit w; float32 patterns are orthogonal only up to float32's rounding."""
         eps = max(torch.finfo(self._precision).eps, torch.finfo(weights.dtype).eps)
         return max(GATE_TOLERANCE, 16 * eps) * float(self.means.norm(dim=1).max())
 
@@ -245,7 +241,7 @@ class MixtureCovariance:
         z = direction @ self.means.mT
         if self.noise_std == 0:
             open_, density = (z > self._tolerance(weights)).double(), torch.zeros_like(z)
-            a = torch.zeros_like(z)  # only ever met as a·density
+            a = torch.zeros_like(z)  # used only as a·density
         else:
             a = (z / self.noise_std).clamp(-_FAR, _FAR)
             open_, density = torch.special.ndtr(a), torch.exp(-a * a / 2) / math.sqrt(2 * math.pi)
@@ -255,33 +251,17 @@ class MixtureCovariance:
 
     def _require_weights(self, weights: Tensor, ndim: int) -> None:
         d = self.means.shape[1]
-        shape = f"(k, {d})" if ndim == 2 else f"({d},)"
         name = "weights" if ndim == 2 else "w"
-        if not isinstance(weights, Tensor) or not weights.is_floating_point():
-            given = weights.dtype if isinstance(weights, Tensor) else type(weights).__name__
-            raise InputError(
-                f"{name} must be a floating-point tensor {shape}, got {given}; use torch.as_tensor(…).double()"
-            )
-        if weights.ndim != ndim or weights.shape[-1] != d:
-            raise InputError(f"{name} must have the shape {shape}, got {tuple(weights.shape)}")
+        require_floating(name, weights)
+        if weights.ndim != ndim or weights.shape[-1] != d:  # no rows are legal
+            raise InputError(f"{name} must have shape {f'(k, {d})' if ndim == 2 else (d,)}, got {tuple(weights.shape)}")
         if weights.device != self.means.device:
-            raise InputError(f"{name} lie on {weights.device}, the means on {self.means.device}; move one of them")
+            raise InputError(f"{name} must be on {self.means.device} like the means, got {weights.device}; move one")
         lengths = weights.detach().double().norm(dim=-1)
         if not ((lengths > 0) & (lengths < math.inf)).all():
-            raise InputError(f"{name} must be finite and not zero: A(w) depends on the direction of w")
+            raise InputError(f"{name} must be finite and not zero, as A(w) depends on the direction of w")
 
 
 def _between(share: Tensor, low: float, high: float) -> Tensor:
-    """`high` with that probability, else `low`: the mean."""
+    """The mean of a number that is `high` with this probability, else `low`."""
     return low + (high - low) * share
-
-
-def _require_means(means: Tensor) -> None:
-    if not isinstance(means, Tensor) or not means.is_floating_point() or means.ndim != 2 or not means.numel():
-        given = f"{means.dtype} {tuple(means.shape)}" if isinstance(means, Tensor) else type(means).__name__
-        raise InputError(
-            f"means must be floating-point rows (s, d), got {given}; use torch.as_tensor(means).double(), with a row "
-            "for each state"
-        )
-    if not torch.isfinite(means).all():
-        raise InputError("means hold NaN or infinite values; pass finite ones")

@@ -1,10 +1,10 @@
 r"""Where a chattering filter comes to rest: the maxima of paper C's energy on the edges of samples' gates.
 
-With samples behind a ReLU the energy $J(w) = \frac12 w^\top A(w) w$ is piecewise quadratic, with concave ridges
-$w^\top x_i = 0$ on which its maxima like to lie: there no gate g_i in {0, 1} makes w an eigenvector of A(w), but one in
-between does (Filippov). With S the samples on the edge, w maximises $w^\top A w$ among the $w \perp x_S$, as outputs of
-S are 0 whatever their gates, and the gates $g_S \in [0, 1]$ are the multipliers. `settled` climbs there by an active
-set, to rounding.
+For samples and a ReLU the energy $J(w) = \frac12 w^\top A(w) w$ is piecewise quadratic, with concave ridges
+$w^\top x_i = 0$ on which its maxima tend to lie. There no gate g_i in {0, 1} makes w an eigenvector of A(w), but a
+fractional one does (Filippov). Let S be the samples on the edge. Then w maximises $w^\top A w$ among the
+$w \perp x_S$, as the outputs of S are 0 for any gates, and the gates $g_S \in [0, 1]$ are the multipliers. `settled`
+climbs there with an active set, exact to rounding.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from kontrast.patterns.gated import GatedCovariance
+from kontrast.patterns.gated_covariance import GatedCovariance
 
-REST = 1e3  # roundings up to which a residual is 0
-HELD_ROUNDS = 40  # of an α that depends on w, held meanwhile
-FEWEST_ROUNDS, MOST_ROUNDS = 20, 200  # of the active set; a few more than samples on the edge are usual
-MOST_WORK = 1e13  # multiplications for all starts together, some minutes: maxima of shapeless data lie on many edges
-MOST_CROSSINGS = 32  # gates on the way of one ascent
+REST = 1e3  # a residual of up to this many roundings counts as 0
+HELD_ROUNDS = 40  # climbs with an α that depends on w and is held fixed during each
+FEWEST_ROUNDS, MOST_ROUNDS = 20, 200  # of the active set; usually a few more than there are samples on the edge
+MOST_WORK = 1e13  # multiplications for all starts, a few minutes: maxima of unstructured data lie on many edges
+MOST_CROSSINGS = 32  # gates crossed in one ascent
 
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A point at rest: w (d,), and the gates (m,) that make it an eigenvector, in between for those on the `edge`."""
+    """A point at rest: w (d,), and the gates (m,) that make it an eigenvector, fractional for those on the `edge`."""
 
     w: Tensor
     gates: Tensor
@@ -36,26 +36,26 @@ class Limit:
 
 
 def resting(field: GatedCovariance, w: Tensor) -> Limit:
-    """The limit that w is already."""
+    """The limit at w, which is at rest already."""
     z = field.points @ w
     return Limit(w, field.activation.gate(z, field.tolerance), z.abs() <= field.tolerance)
 
 
 def rounds_for(field: GatedCovariance, n_starts: int) -> int:
-    """How many rounds each of so many starts may take."""
+    """The number of rounds that each of `n_starts` may take."""
     work = n_starts * (len(field.points) * field.d**2 + 10 * field.d**3)
     return int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, MOST_WORK // work)))
 
 
 def settled(field: GatedCovariance, w: Tensor, flipping: Tensor, *, n_rounds: int = MOST_ROUNDS) -> Limit | None:
-    """Where an ascent from w comes to rest; None if it fails. An α that depends on w is held, and made anew there."""
+    """The limit of an ascent from w; None if it fails. An α that depends on w is held fixed, then updated there."""
     if field.activation.degree != 1:
         return None
     if field.is_fixed:
         return _climb(field, w, flipping, n_rounds)
     for _ in range(HELD_ROUNDS):
         limit = _climb(field.frozen(w), w, flipping, n_rounds)
-        if limit is None or float((limit.w - w).norm()) > 0.1:  # it left for another maximum, of an α of this place
+        if limit is None or float((limit.w - w).norm()) > 0.1:  # it moved to another maximum, one of this α
             return None
         if float((limit.w - w).norm()) <= REST * torch.finfo(w.dtype).eps:
             return limit
@@ -64,11 +64,11 @@ def settled(field: GatedCovariance, w: Tensor, flipping: Tensor, *, n_rounds: in
 
 
 def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor, n_rounds: int) -> Limit | None:
-    """The maximum of the piecewise quadratic energy that an ascent from w leads to; None if it fails.
+    """The maximum of the piecewise quadratic energy that an ascent from w reaches; None if it fails.
 
     With S the samples on the edge, each round goes towards the top eigenvector of A among the w ⊥ x_S, through the
     gates on its way as long as the energy rises (`_ascend`). A ridge that stops it joins S. At the eigenvector itself,
-    samples of S whose gates would have to be more than open or less than closed to keep w there leave it.
+    samples leave S if their gates would have to be more than open or less than closed to keep w there.
     """
     w, edge = _onto_ridges(field, w, flipping & (field.activation.jump != 0))
     for _ in range(n_rounds):
@@ -78,7 +78,7 @@ def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor, n_rounds: int) -
         if top is None:
             return None
         ascent = _ascend(field, w, top, edge, to_top=True)
-        if ascent is None:  # w is that eigenvector, or the way to it does not begin upwards
+        if ascent is None:  # w is that eigenvector, or the energy does not rise towards it
             multipliers, push, at_rest = _multipliers(field, w, gates, on_edge)
             if at_rest:
                 return Limit(w, gates.index_copy(0, on_edge, multipliers), edge)
@@ -93,7 +93,7 @@ def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor, n_rounds: int) -
 
 
 def _onto_ridges(field: GatedCovariance, w: Tensor, flipping: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest w on the ridges between which it chatters: those whose gates hold it there when in between."""
+    """The nearest w on the ridges at which it chatters: those that fractional gates can hold it on."""
     edge = torch.zeros_like(flipping)
     places = torch.nonzero(flipping)[:, 0]
     if not len(places):
@@ -104,7 +104,7 @@ def _onto_ridges(field: GatedCovariance, w: Tensor, flipping: Tensor) -> tuple[T
     edge[places[(multipliers > low) & (multipliers < high)]] = True
     basis = orthogonal_to(field.points[edge]) if edge.any() else torch.eye(len(w)).to(w)
     nearest = basis.mT @ (basis @ w)
-    if not len(basis) or float(nearest.norm()) < 0.9:  # it does not chatter there but far around
+    if not len(basis) or float(nearest.norm()) < 0.9:  # it chatters far from there
         return w, torch.zeros_like(flipping)
     nearest = nearest / nearest.norm()
     return nearest, edge | _on_plane(field, nearest)
@@ -118,11 +118,11 @@ def _on_plane(field: GatedCovariance, w: Tensor) -> Tensor:
 def _ascend(
     field: GatedCovariance, w: Tensor, towards: Tensor, edge: Tensor, *, to_top: bool = False
 ) -> tuple[Tensor, Tensor] | None:
-    """From w to the first maximum of the energy on the way `towards`, or all the way; None where it does not rise.
+    """Go from w `towards` a point, up to the first maximum of the energy; None where the energy does not rise.
 
-    Second, the samples on whose edge it stopped, (m,) of bool. Outputs are cos θ z + sin θ y on the great circle, so
-    that crossings are known, and between two of them the energy is a quadratic form. `to_top`: towards the eigenvector
-    of these gates, which is reached exactly where none flips.
+    Returns the new w and the samples on whose edge it stopped, (m,) of bool. On the great circle outputs are
+    cos θ z + sin θ y, so crossings are known, and between two of them the energy is a quadratic form. With `to_top` the
+    goal is the eigenvector of these gates, which is reached exactly if none flips.
     """
     u = towards - (towards @ w) * w
     end = math.atan2(float(u.norm()), float(towards @ w))
@@ -167,12 +167,12 @@ def _turned(w: Tensor, u: Tensor, angle: float) -> Tensor:
 
 
 def _gates_off(field: GatedCovariance, w: Tensor, edge: Tensor) -> Tensor:
-    """The gates at w, 0 for samples on the edge, which are to have theirs from `_multipliers`."""
+    """The gates at w, 0 for samples on the edge, whose gates come from `_multipliers`."""
     return field.activation.gate(field.points @ w, field.tolerance).masked_fill(edge, 0.0)
 
 
 def _top_within(A: Tensor, normals: Tensor, near: Tensor) -> Tensor | None:
-    """A's top eigenvector among the vectors orthogonal to all `normals` (s, d), turned to `near`, if there are any."""
+    """A's top eigenvector among the vectors orthogonal to all `normals` (s, d), with the sign of `near`, if any."""
     basis = orthogonal_to(normals) if len(normals) else torch.eye(len(A)).to(A)
     if not len(basis):
         return None
@@ -181,16 +181,16 @@ def _top_within(A: Tensor, normals: Tensor, near: Tensor) -> Tensor | None:
 
 
 def orthogonal_to(normals: Tensor) -> Tensor:
-    """Orthonormal rows that span what is orthogonal to all `normals` (s, d), some of which may coincide."""
+    """Orthonormal rows that span the complement of `normals` (s, d), some of which may coincide."""
     triangle = torch.linalg.qr(normals, mode="r").R  # (min(s, d), d), of the same span
     _, sizes, vh = torch.linalg.svd(triangle, full_matrices=True)
     return torch.as_tensor(vh[int((sizes > 1e-9 * sizes[0]).sum()) :])
 
 
 def _multipliers(field: GatedCovariance, w: Tensor, gates: Tensor, on_edge: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """The gates, closed to open, of samples on the edge that bring w nearest to an eigenvector.
+    """The gates of samples on the edge, from closed to open, that make w most nearly an eigenvector.
 
-    Second, A(w)w − λw with these, the steepest ascent from w; third, whether it is 0.
+    Also A(w)w − λw with these, the steepest ascent from w, and whether it is 0.
     """
     pull, residual = residual_at(field, w, gates)
     near_zero = REST * torch.finfo(w.dtype).eps * float((pull.abs() @ field.points.abs()).norm())
@@ -207,7 +207,7 @@ def _multipliers(field: GatedCovariance, w: Tensor, gates: Tensor, on_edge: Tens
 
 
 def residual_at(field: GatedCovariance, w: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """The pull on each output, (m,), and A(w)w − λw, with gates given."""
+    """The pull on each output, (m,), and A(w)w − λw, for the given gates."""
     pull = field.pull((gates * (field.points @ w))[:, None])[:, 0]
     product = (gates * pull) @ field.points
     return pull, product - (product @ w) * w

@@ -15,7 +15,7 @@ from kontrast.claims.evidence import Curve, Evidence, Finding, Panel, Verdict, c
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, seed_mean, sweep
-from kontrast.deep_linear import data_matrix, scaled
+from kontrast.deep_linear import data_matrix, scaled_loss
 from kontrast.dynamics import Problem, Status, Step, Trajectory, contrastive_problem, gradient_descent
 from kontrast.linalg import effective_rank, polar_step
 from kontrast.losses import contrastive_trace_loss
@@ -123,7 +123,7 @@ def scaled_network(net: MLP) -> PureFunction:
     """The network u(x)/(‖W₁‖‖W₂‖); as (1) is quadratic in u, its loss is the scaled loss of `net` in Prop. 3 (1)."""
 
     def function(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        factor = scaled(torch.ones((), dtype=x.dtype, device=x.device), *parameters.values())
+        factor = scaled_loss(torch.ones((), dtype=x.dtype, device=x.device), *parameters.values())
         return factor.sqrt() * net.at(parameters, x)
 
     return function

@@ -13,7 +13,7 @@ from kontrast.claims.b.problems import matrix_with, maximum, minimum
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
-from kontrast.deep_linear import Constraint, constrained_descent, constrained_optimum, scaled
+from kontrast.deep_linear import Constraint, constrained_descent, constrained_optimum, scaled_loss
 
 D, Z = 6, 3
 PROBLEMS: tuple[Constraint, ...] = ("scaled", "operator", "product", "orthonormal")  # 1 to 4
@@ -152,7 +152,7 @@ def _common_weights(C: Tensor, width: int, target: float) -> float:
     return largest(
         *(float(rest.abs().max()) for rest in feasible),
         float(torch.linalg.matrix_norm(u, ord=2)) - 1,
-        *(abs(value - target) for value in (*values, float(loss), float(scaled(loss, best.W1, best.W2)))),
+        *(abs(value - target) for value in (*values, float(loss), float(scaled_loss(loss, best.W1, best.W2)))),
     )
 
 

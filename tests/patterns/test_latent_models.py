@@ -17,8 +17,8 @@ from kontrast.patterns import (
     LatentSummation,
     nearly_orthogonal_patterns,
     orthonormal_patterns,
-    require_probabilities,
 )
+from kontrast.patterns.latent_models import require_probabilities
 from tests.cases import DTYPES, TOLERANCE, generator, randn
 
 Model = LatentCategorical | LatentSummation
@@ -91,7 +91,7 @@ def test_the_states_are_a_distribution_with_the_stated_moments(
     points, p = model.states()
     assert points.dtype == p.dtype == dtype
     assert points.shape == (2**M if summation else M, M + 1)
-    require_probabilities(p, len(points), "states")
+    require_probabilities(p, len(points))
     y = points @ model.patterns.mT
     if summation:
         tolerance = {"rtol": 0, "atol": 100 * TOLERANCE[dtype]["atol"]}
@@ -157,15 +157,15 @@ P = draw_probabilities(3, 0)
 @pytest.mark.parametrize(
     ("patterns", "probabilities", "message"),
     [
-        (U.numpy(), P, "patterns must be floating-point rows"),
+        (U.numpy(), P, "patterns must be a tensor of floating-point numbers"),
         (U.long(), P, r"got torch.int64 \(3, 4\)"),
-        (U[0], P, r"rows \(M, d\), got torch.float64 \(4,\)"),
-        (U[:0], P[:0], r"got torch.float64 \(0, 4\)"),
-        ("patterns", P, "got 'patterns'"),
-        (U / 0, P, "patterns hold NaN or infinite"),
-        (U, P[:2], r"probabilities must be a floating-point tensor \(3,\), .* got torch.float64 \(2,\)"),
-        (U, P.tolist(), r"probabilities must be .* got \["),
-        (U, P.numpy(), "probabilities must be .* got array"),
+        (U[0], P, r"patterns must have shape \(M, d\), got \(4,\)"),
+        (U[:0], P[:0], r"got \(0, 4\)"),
+        ("patterns", P, "got str"),
+        (U / 0, P, "patterns holds NaN or infinite"),
+        (U, P[:2], r"probabilities must have shape \(3,\), got \(2,\)"),
+        (U, P.tolist(), r"probabilities must be .* got list"),
+        (U, P.numpy(), "probabilities must be .* got ndarray"),
         (U, torch.tensor([1, 0, 0]), "got torch.int64"),
         (U, P * 1.001, "sum to 1, got .* a sum of 1.001; divide"),
         (U, torch.tensor([1.2, -0.1, -0.1]), "a smallest of -0.1"),
@@ -180,15 +180,15 @@ def test_bad_categorical_models_are_refused(patterns: object, probabilities: obj
 @pytest.mark.parametrize(
     ("q", "message"),
     [
-        (0, "q must lie between 0 and 1, both left out, got 0 to 0"),
+        (0, "q must be above 0 and below 1, got 0 to 0"),
         (1.0, "got 1 to 1"),
         (math.nan, "got nan"),
-        (P - 1, "q must lie between 0 and 1"),
-        (P[:2], r"tensor \(3,\) with one for each pattern, got torch.float64 \(2,\)"),
-        (np.full(3, 0.2), "q must be a number, or .* got array"),
+        (P - 1, "q must be above 0 and below 1"),
+        (P[:2], r"tensor \(3,\) with one per pattern, got torch.float64 \(2,\)"),
+        (np.full(3, 0.2), "q must be a number, or .* got ndarray"),
         (torch.ones(3, dtype=torch.int64), "got torch.int64"),
-        ("0.3", "got '0.3'"),
-        (True, "got True"),
+        ("0.3", "got str"),
+        (True, "got bool"),
     ],
 )
 def test_bad_rates_are_refused(q: object, message: str) -> None:
@@ -203,12 +203,12 @@ def test_other_bad_input_is_refused() -> None:
         (lambda: model.sample(2.5, generator=g), "n must be a whole number"),
         (
             lambda: model.sample(2, noise_std=-1.0, generator=g),
-            "noise must be a finite number of at least 0, .* got -1.0",
+            "noise_std must be a finite number of at least 0, got -1.0",
         ),
         (lambda: model.sample(2, noise_std="a", generator=g), "got 'a'"),
-        (lambda: model.sample(2, generator=0), "generator must be a torch.Generator, got 0"),
-        (lambda: LatentCategorical(U, P).sample(2, generator=None), "got None; use torch.Generator"),
-        (lambda: model.covariance_at(3), "m must be below 3, the number of patterns, got 3"),
+        (lambda: model.sample(2, generator=0), "generator must be a torch.Generator, got int"),
+        (lambda: LatentCategorical(U, P).sample(2, generator=None), "got NoneType; use torch.Generator"),
+        (lambda: model.covariance_at(3), "m must be a whole number of at most 2, got 3"),
         (lambda: model.gap_at(-1), "m must be a whole number of at least 0"),
         (lambda: model.eigenvalue_at("a"), "m must be a whole number"),
         (lambda: LatentSummation(randn(17, 17), 0.2).states(), "17 patterns have 2.17 sums"),

@@ -1,12 +1,12 @@
-r"""Paper C, Sec. 3: the matrix $A(w) = C_\alpha[\tilde x^w]$ that drives a filter, of samples behind their gates.
+r"""Paper C, Sec. 3: the matrix $A(w) = C_\alpha[\tilde x^w]$ that drives a filter, for gated samples.
 
-With $z = w^\top x$ and a homogeneous h, $\tilde x^w = x\, h(z)/z$ is the sample behind its gate, $h(z) = w^\top \tilde
-x^w$, and $C_\alpha[h(w^\top x)] = w^\top A(w) w$. Neither A(w) nor pairs of samples are formed for A(w)w: with g the
-gates, h the outputs and $v = \mathcal L h$ the pull on each output, half the energy's gradient by it,
+With $z = w^\top x$ and a homogeneous h, $\tilde x^w = x\, h(z)/z$ is the gated sample, $h(z) = w^\top \tilde x^w$, and
+$C_\alpha[h(w^\top x)] = w^\top A(w) w$. A(w)w needs neither A(w) nor pairs of samples: with the gates g, the outputs h
+and the pull $v = \mathcal L h$ on each output, which is half the gradient of the energy by that output,
 
 $$A(w) w = \sum_i g_i v_i x_i, \qquad C_\alpha[h] = \sum_i h_i v_i,$$
 
-where the sum runs over the samples, and over their positives where there are views.
+where the sum is over the samples, and over their positives if there are views.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from kontrast.checks import in_words, is_number
+from kontrast.checks import (
+    in_words,
+    require_alike,
+    require_between,
+    require_choice,
+    require_floating,
+    require_same_dtype,
+    require_shape,
+    require_type,
+)
 from kontrast.errors import InputError
 from kontrast.nets import Activation
 from kontrast.patterns.contrastive_covariance import Importance, PairLaplacian, pair_laplacian
@@ -35,13 +44,13 @@ class GatedCovariance:
         x: samples as rows (n, d), at least two that differ.
         positives: their other views (n, d); None is no augmentation (Corollary 1).
         importance: α: a name, a rule or a tensor, see `contrastive_covariance`.
-        importance_of: what a rule compares: "samples" (Def. 1: α is fixed), "outputs" of all filters together, as a
-            trained network's loss does, with α computed anew for every weights (2), or the output of "each" filter
-            alone (Corollary 2). α never carries a gradient.
+        importance_of: what a rule compares: "samples" (Def. 1: α is fixed), the "outputs" of all filters together, like
+            the loss of a trained network, with α computed again for all weights (2), or the output of "each" filter by
+            itself (Corollary 2). α never carries a gradient.
         activation: "relu", "leaky_relu:0.2", "linear", "monomial:3", "relu_power:2", a module or a function; refused
             unless it is homogeneous (Assumption 1).
-        gate_tolerance: gates open above it: z that is 0 but for rounding keeps its gate closed. In units of the
-            largest ‖x‖, and at least 16 roundings of the number type, which matters in float32; 0 is none at all.
+        gate_tolerance: gates open above it, so that a z of 0 stays closed despite rounding. In units of the largest
+            ‖x‖, and at least 16 roundings of the number type, which matters in float32; 0 means no tolerance.
     """
 
     def __init__(
@@ -55,10 +64,8 @@ class GatedCovariance:
         gate_tolerance: float = 1e-9,
     ) -> None:
         _require_samples(x, positives)
-        if importance_of not in get_args(ImportanceOf):
-            raise InputError(f"importance_of must be one of {', '.join(get_args(ImportanceOf))}, got {importance_of!r}")
-        if not is_number(gate_tolerance) or not 0 <= gate_tolerance < 1:
-            raise InputError(f"gate_tolerance must be a number from 0 to below 1, got {gate_tolerance!r}")
+        require_choice("importance_of", importance_of, get_args(ImportanceOf))
+        require_between("gate_tolerance", gate_tolerance, 0, 1, high_included=False)
         self.activation = homogeneous_from(activation)
         self.n, self.d = x.shape
         self.points = x.detach() if positives is None else torch.cat([x, positives]).detach()  # (m, d)
@@ -69,8 +76,8 @@ class GatedCovariance:
         self._fixed = self._fixed_laplacian(x, positives)
         if self._fixed is not None and (self._fixed.n != self.n or self._fixed.degrees.dtype != x.dtype):
             raise InputError(
-                f"importance weighs pairs of {self._fixed.n} samples in {self._fixed.degrees.dtype}, and there are "
-                f"{self.n} in {x.dtype}; make it of these samples"
+                f"importance weighs pairs of {self._fixed.n} samples in {self._fixed.degrees.dtype}, but there are "
+                f"{self.n} in {x.dtype}; make it from these samples"
             )
         self.coupled = self._fixed is None and importance_of == "outputs"
 
@@ -94,7 +101,7 @@ class GatedCovariance:
         return torch.cat(columns, dim=1)
 
     def pull_on_plane(self, outputs: Tensor) -> Tensor:
-        """What the pull on each output (m,) would be if that output alone were 0; α must be fixed."""
+        """The pull on each output (m,) if that output alone were 0; α must be fixed."""
         assert self._fixed is not None
         pulled = self._fixed.positive / (2 * self.n**2)
         own = self._fixed.degrees / self.n**2
@@ -107,7 +114,7 @@ class GatedCovariance:
         return (gates * self.pull(outputs)).mT @ self.points
 
     def gates(self, weights: Tensor) -> Tensor:
-        """Which samples, and positives, lie on the positive side of each filter, (k, m) of bool."""
+        """Whether each sample and positive lies on the positive side of each filter, (k, m) of bool."""
         self._require_weights(weights)
         return weights @ self.points.mT > self.tolerance
 
@@ -117,9 +124,9 @@ class GatedCovariance:
         return (outputs * self.pull(outputs)).sum(0)
 
     def matrix(self, w: Tensor, *, gates: Tensor | None = None) -> Tensor:
-        """A(w), (d, d), for one w (d,); `gates` (m,) replaces h(z)/z, say by fractions for samples on the edge."""
-        if not isinstance(w, Tensor) or w.shape != (self.d,):
-            raise InputError(f"w must be one filter ({self.d},), got {in_words(w)}")
+        """A(w), (d, d), for one w (d,); `gates` (m,) replace h(z)/z, for example by fractions on an edge."""
+        require_floating("w", w)
+        require_shape("w", w, (self.d,), "pass one filter")
         own, outputs = self._forward(w[None])
         values = own[:, 0] if gates is None else gates
         gated = values[:, None] * self.points
@@ -128,7 +135,7 @@ class GatedCovariance:
         return (A + A.mT) / 2
 
     def frozen(self, w: Tensor) -> GatedCovariance:
-        """The same with α as it is at w (d,), for all weights."""
+        """The same covariance with α fixed to its value at w (d,)."""
         if self._fixed is not None:
             return self
         _, outputs = self._forward(w[None])
@@ -152,7 +159,7 @@ class GatedCovariance:
         return torch.cat([pulled - apart, apart])
 
     def _fixed_laplacian(self, x: Tensor, positives: Tensor | None) -> PairLaplacian | None:
-        """The Laplacian of an α that no outputs change; None where a rule is to look at these."""
+        """The Laplacian of an α that does not depend on outputs; None where a rule looks at these."""
         if not _is_rule(self._importance):
             return pair_laplacian(self._importance, outputs=x.detach())
         if self.importance_of != "samples":
@@ -160,31 +167,32 @@ class GatedCovariance:
         return self._laplacian_of(x.detach() if positives is None else self.points)
 
     def _laplacian_of(self, outputs: Tensor) -> PairLaplacian:
-        """What a rule makes of outputs (m, k)."""
+        """The Laplacian that a rule computes from outputs (m, k)."""
         return pair_laplacian(self._importance, outputs[: self.n], outputs[self.n :] if self.has_views else None)
 
     def _require_weights(self, weights: Tensor) -> None:
-        if not isinstance(weights, Tensor) or weights.ndim != 2 or weights.shape[1] != self.d:
-            raise InputError(f"weights must be filters as rows (k, {self.d}), got {in_words(weights)}")
-        if weights.dtype != self.points.dtype:
-            raise InputError(f"weights must be {self.points.dtype} like the samples, got {weights.dtype}")
+        require_type("weights", weights, Tensor, "pass filters as rows")
+        if weights.ndim != 2 or weights.shape[1] != self.d:  # no rows are legal
+            raise InputError(f"weights must have shape (k, {self.d}), got {tuple(weights.shape)}; pass filters as rows")
+        require_same_dtype(x=self.points, weights=weights)
 
 
 class BatchNormalized:
     r"""The field of a filter whose output is batch-normalised: the energy is $C_\alpha[h]/\mathbb V[h]$.
 
-    It does not depend on ‖w‖, so a gradient step never shortens w: this is all of "per-filter normalisation by
-    BatchNorm" (Sec. 3) that holds. The energy is another one: where α is uniform and there are no views it is 1
-    whatever w is, and nothing is learned. The field is $\pm(A(w)w/C_\alpha[h] - \mathbb V[\tilde x]w/\mathbb V[h]) + w$
+    It does not depend on ‖w‖, so a gradient step never shortens w. That is the only part of "per-filter normalisation
+    by BatchNorm" (Sec. 3) that holds. The energy is a different one: where α is uniform and there are no views it is 1
+    for every w, and nothing is learned. The field is $\pm(A(w)w/C_\alpha[h] - \mathbb V[\tilde x]w/\mathbb V[h]) + w$
     with the sign of $C_\alpha[h]$, which views can make negative: w plus 1/2p of the gradient of $\pm\log|C_\alpha[h]/
-    \mathbb V[h]|$, so that w is fixed exactly where the energy is stationary. It is 0 where all outputs are the same.
+    \mathbb V[h]|$. So w is fixed exactly where the energy is stationary. It is 0 where all outputs are equal.
     """
 
     coupled = False
 
     def __init__(self, covariance: GatedCovariance) -> None:
-        if not isinstance(covariance, GatedCovariance) or covariance.coupled:
-            raise InputError("batch normalisation takes a GatedCovariance whose α is not that of all outputs together")
+        require_type("covariance", covariance, GatedCovariance)
+        if covariance.coupled:
+            raise InputError("covariance must not have importance_of='outputs'; use 'samples' or 'each'")
         self.covariance = covariance
         plain = covariance.points[: covariance.n]
         self._plain = GatedCovariance(plain, activation=covariance.activation, gate_tolerance=0.0)
@@ -197,7 +205,7 @@ class BatchNormalized:
         return torch.where((energy != 0) & (variance != 0), rise + weights, 0.0)
 
     def gates(self, weights: Tensor) -> Tensor:
-        """Those of the samples."""
+        """The gates of the samples, as in `GatedCovariance`."""
         return self.covariance.gates(weights)
 
     def energy(self, weights: Tensor) -> Tensor:
@@ -206,7 +214,7 @@ class BatchNormalized:
 
 
 def _is_rule(importance: object) -> bool:
-    """Whether α depends on what it is computed of; uniform α does not."""
+    """Whether α depends on outputs; uniform α does not."""
     if isinstance(importance, Tensor | PairLaplacian | ImportanceWeights):
         return False
     return not isinstance(importance, UniformImportance) and not (
@@ -223,13 +231,12 @@ def _require_samples(x: Tensor, positives: Tensor | None) -> None:
             )
         if not torch.isfinite(rows.norm()):
             raise InputError(f"{name} holds NaN, infinite or huge values; drop these samples, or scale all of them")
-    if positives is not None and (positives.shape != x.shape or positives.dtype != x.dtype):
-        raise InputError(
-            f"positives must be one view of each sample, {x.dtype} {tuple(x.shape)}, got {in_words(positives)}"
-        )
+    if positives is not None:
+        require_shape("positives", positives, x.shape, "pass one view per sample")
+        require_alike(x=x, positives=positives)
     if len(x) < 2 or not (x != x[0]).any():
         raise InputError(
-            f"the {len(x)} samples have no variance, so there is no pattern to find; pass samples that differ"
+            f"the {len(x)} samples in x have no variance, so there is no pattern to find; pass samples that differ"
         )
 
 

@@ -1,8 +1,8 @@
-r"""The generative models of paper C, Appendix B.1: patterns drawn one at a time, or all at once with random signs.
+r"""The generative models of paper C, Appendix B.1: one pattern at a time, or all at once with random weights.
 
 Patterns are the **rows** u_m of `patterns`, (M, d). For ReLU, uniform pairwise importance, no augmentation and
-orthonormal patterns, the population's $A(u_m) = \mathbb V[\tilde x^{u_m}]$ is known, (34) and (35). In (35) the paper
-writes I: it is the projector $U^\top U$ on the span of the patterns, which is I only where there are d of them.
+orthonormal patterns, the population's $A(u_m) = \mathbb V[\tilde x^{u_m}]$ is known, (34) and (35). The I that the
+paper writes in (35) is the projector $U^\top U$ on the span of the patterns, which is I only if there are d of them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import is_number, require_whole
+from kontrast.checks import (
+    in_words,
+    is_number,
+    require_between,
+    require_finite_not_negative,
+    require_floating,
+    require_generator,
+    require_matrix,
+    require_shape,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.linalg import random_frame
 
 THRESHOLD_Q = (3 - math.sqrt(5)) / 2  # (1 - q)² = q: u_m is the top eigenvector of (35) iff q_m is below
-MOST_PATTERNS = 16  # whose 2^M sums are listed
+MOST_PATTERNS = 16  # of a model whose 2^M sums are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +39,18 @@ class LatentCategorical:
     probabilities: Tensor
 
     def __post_init__(self) -> None:
-        _require_patterns(self.patterns)
-        require_probabilities(self.probabilities, len(self.patterns), "patterns")
+        require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
+        require_probabilities(self.probabilities, len(self.patterns))
 
     def sample(self, n: int, *, noise_std: float = 0.0, generator: torch.Generator) -> Tensor:
-        """`n` samples as rows (n, d), smoothed by Gaussian noise of that standard deviation."""
-        _check_draw(n, noise_std, generator)
+        """`n` samples as rows (n, d), smoothed by Gaussian noise of this standard deviation."""
+        n = _checked_draw(n, noise_std, generator)
         p = self.probabilities.double().to(generator.device)
         drawn = torch.multinomial(p, n, replacement=True, generator=generator)
         return _smoothed(self.patterns[drawn.to(self.patterns.device)], noise_std, generator)
 
     def states(self) -> tuple[Tensor, Tensor]:
-        """All values x takes, (M, d), and their probabilities, (M,)."""
+        """All values of x, (M, d), and their probabilities, (M,)."""
         return self.patterns, self.probabilities.to(self.patterns)
 
     def eigenvalue_at(self, m: int) -> float:
@@ -49,7 +59,7 @@ class LatentCategorical:
         return p * (1 - p)
 
     def gap_at(self, m: int) -> float:
-        """From that eigenvalue down to the next one, which is 0; u_m is an LME iff the gap is above 0."""
+        """The gap between that eigenvalue and the next, which is 0; u_m is an LME iff the gap is above 0."""
         return self.eigenvalue_at(m)
 
     def covariance_at(self, m: int) -> Tensor:
@@ -70,7 +80,7 @@ class LatentSummation:
     q: Tensor | float
 
     def __post_init__(self) -> None:
-        _require_patterns(self.patterns)
+        require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
         _require_rates(self.q, len(self.patterns))
 
     @property
@@ -79,14 +89,14 @@ class LatentSummation:
         return torch.as_tensor(self.q, dtype=torch.float64, device=self.patterns.device).expand(len(self.patterns))
 
     def sample(self, n: int, *, noise_std: float = 0.0, generator: torch.Generator) -> Tensor:
-        """`n` samples as rows (n, d), smoothed by Gaussian noise of that standard deviation."""
-        _check_draw(n, noise_std, generator)
+        """`n` samples as rows (n, d), smoothed by Gaussian noise of this standard deviation."""
+        n = _checked_draw(n, noise_std, generator)
         shape = (n, len(self.patterns))
         u = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
         return _smoothed(self._sum(u.to(self.patterns.device) < self.rates), noise_std, generator)
 
     def states(self) -> tuple[Tensor, Tensor]:
-        """All 2^M values x takes, (2^M, d), and their probabilities, (2^M,); the first has every y_m below 0."""
+        """All 2^M values of x, (2^M, d), and their probabilities, (2^M,); the first has every y_m below 0."""
         M, device = len(self.patterns), self.patterns.device
         if M > MOST_PATTERNS:
             raise InputError(
@@ -101,9 +111,9 @@ class LatentSummation:
         return (1 - float(self.rates[_index(m, len(self.patterns))])) ** 2
 
     def gap_at(self, m: int) -> float:
-        """From that eigenvalue to the largest other one, q_m, which is above it for q_m > `THRESHOLD_Q`.
+        """The gap between that eigenvalue and the largest other one, q_m; below 0 for q_m > `THRESHOLD_Q`.
 
-        u_m is an LME iff the gap is above 0. A pattern alone has no others, and its gap is its eigenvalue.
+        u_m is an LME iff the gap is above 0. For a single pattern there is no other, and the gap is the eigenvalue.
         """
         others = float(self.rates[_index(m, len(self.patterns))]) if len(self.patterns) > 1 else 0.0
         return self.eigenvalue_at(m) - others
@@ -126,24 +136,23 @@ class LatentSummation:
 
 def orthonormal_patterns(n_patterns: int, d: int, *, generator: torch.Generator) -> Tensor:
     """Orthonormal rows (n_patterns, d), drawn uniformly, in float64."""
-    _check_size(n_patterns, d, generator)
+    n_patterns, d = _checked_size(n_patterns, d, generator)
     return random_frame(d, n_patterns, generator=generator).mT.contiguous()
 
 
 def nearly_orthogonal_patterns(n_patterns: int, d: int, size: float, *, generator: torch.Generator) -> Tensor:
     """Rows (n_patterns, d) of norm 1 with ‖U U^T − I‖₂ = `size`, in float64.
 
-    The Gram matrix is I + `size`·E with a random symmetric E of zero diagonal and norm 1; U is its root times
-    orthonormal rows, so no other rows of this Gram matrix are nearer to these.
+    The Gram matrix is I + `size`·E with a random symmetric E of zero diagonal and norm 1. U is its root times
+    orthonormal rows, so no rows with this Gram matrix are closer to those.
     """
-    _check_size(n_patterns, d, generator)
-    if not is_number(size) or not 0 <= size < 1:
-        raise InputError(f"size must be a number from 0 to below 1, got {size!r}; at 1 patterns may coincide")
+    n_patterns, d = _checked_size(n_patterns, d, generator)
+    require_between("size", size, 0, 1, high_included=False)
     frame = orthonormal_patterns(n_patterns, d, generator=generator)
     if size == 0:
         return frame
     if n_patterns == 1:
-        raise InputError(f"one pattern of norm 1 cannot be off by {size}; pass size=0, or 2 patterns or more")
+        raise InputError(f"one pattern of norm 1 cannot be off by {size}; pass size=0, or n_patterns of 2 or more")
     gaussian = torch.randn(n_patterns, n_patterns, generator=generator, device=generator.device, dtype=torch.float64)
     E = gaussian.triu(1) + gaussian.triu(1).mT
     values, vectors = torch.linalg.eigh(E)
@@ -151,13 +160,10 @@ def nearly_orthogonal_patterns(n_patterns: int, d: int, size: float, *, generato
     return torch.matmul(vectors * root @ vectors.mT, frame)
 
 
-def require_probabilities(probabilities: Tensor, n: int, of: str) -> None:
-    """Raise `InputError` unless these are `n` floating-point numbers, none below 0, that sum to 1."""
-    if not isinstance(probabilities, Tensor) or not probabilities.is_floating_point() or probabilities.shape != (n,):
-        raise InputError(
-            f"probabilities must be a floating-point tensor ({n},), one for each of the {of}, got "
-            f"{_in_words(probabilities)}; torch.full(({n},), 1 / {n}) makes all alike"
-        )
+def require_probabilities(probabilities: Tensor, n: int) -> None:
+    """Refuse what is not a floating-point tensor (n,) of numbers of 0 or more that sum to 1."""
+    require_floating("probabilities", probabilities)
+    require_shape("probabilities", probabilities, (n,), f"torch.full(({n},), 1 / {n}) makes them equal")
     total, tolerance = float(probabilities.double().sum()), 8 * torch.finfo(probabilities.dtype).eps * max(n, 8)
     if not (probabilities >= 0).all() or not abs(total - 1) <= tolerance:  # NaN compares as False
         raise InputError(
@@ -166,31 +172,16 @@ def require_probabilities(probabilities: Tensor, n: int, of: str) -> None:
         )
 
 
-def _require_patterns(patterns: Tensor) -> None:
-    if (
-        not isinstance(patterns, Tensor)
-        or not patterns.is_floating_point()
-        or patterns.ndim != 2
-        or not patterns.numel()
-    ):
-        raise InputError(
-            f"patterns must be floating-point rows (M, d), got {_in_words(patterns)}; use "
-            "torch.as_tensor(patterns).double(), with a row for each pattern"
-        )
-    if not torch.isfinite(patterns).all():
-        raise InputError("patterns hold NaN or infinite values; pass finite ones")
-
-
 def _require_rates(q: Tensor | float, n: int) -> None:
     if not is_number(q) and not (isinstance(q, Tensor) and q.is_floating_point() and q.shape == (n,)):
         raise InputError(
-            f"q must be a number, or a floating-point tensor ({n},) with one for each pattern, got {_in_words(q)}"
+            f"q must be a number, or a floating-point tensor ({n},) with one per pattern, got {in_words(q)}"
         )
     rates = torch.as_tensor(q, dtype=torch.float64)
     if not ((rates > 0) & (rates < 1)).all():
         raise InputError(
-            f"q must lie between 0 and 1, both left out, got {float(rates.min()):g} to {float(rates.max()):g}; at "
-            "either end y_m has one value only and cannot have variance 1"
+            f"q must be above 0 and below 1, got {float(rates.min()):g} to {float(rates.max()):g}; at 0 and 1 y_m has "
+            "one value only and cannot have variance 1"
         )
 
 
@@ -200,40 +191,29 @@ def _require_orthonormal(patterns: Tensor) -> None:
     off = float(torch.linalg.matrix_norm(gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device), ord=2))
     if off > 64 * torch.finfo(patterns.dtype).eps * len(patterns):
         raise InputError(
-            f"A(u_m) is known in closed form for orthonormal patterns only, and ‖U U^T − I‖ is {off:.3g} for these; "
+            f"A(u_m) is known in closed form only for orthonormal patterns, and ‖U U^T − I‖ is {off:.3g} for these; "
             "use orthonormal_patterns, or kontrast.patterns.MixtureCovariance.of(model, noise_std).matrix(w)"
         )
 
 
-def _check_draw(n: int, noise_std: float, generator: torch.Generator) -> None:
-    require_whole("n", n)
-    if not is_number(noise_std) or not 0 <= noise_std < math.inf:
-        raise InputError(f"noise_std must be a finite number of at least 0, a standard deviation, got {noise_std!r}")
-    _require_generator(generator)
+def _checked_draw(n: int, noise_std: float, generator: torch.Generator) -> int:
+    require_finite_not_negative(noise_std=noise_std)
+    require_generator(generator)
+    return require_whole("n", n)
 
 
-def _check_size(n_patterns: int, d: int, generator: torch.Generator) -> None:
-    require_whole("n_patterns", n_patterns)
-    require_whole("d", d)
+def _checked_size(n_patterns: int, d: int, generator: torch.Generator) -> tuple[int, int]:
+    require_generator(generator)
+    n_patterns, d = require_whole("n_patterns", n_patterns), require_whole("d", d)
     if n_patterns > d:
         raise InputError(
             f"there are no {n_patterns} independent patterns in {d} dimensions; use at most {d} patterns or a larger d"
         )
-    _require_generator(generator)
-
-
-def _require_generator(generator: torch.Generator) -> None:
-    if not isinstance(generator, torch.Generator):
-        raise InputError(
-            f"generator must be a torch.Generator, got {_in_words(generator)}; use torch.Generator().manual_seed(0)"
-        )
+    return n_patterns, d
 
 
 def _index(m: int, n: int) -> int:
-    index = require_whole("m", m, least=0)
-    if index >= n:
-        raise InputError(f"m must be below {n}, the number of patterns, got {m}; the first is m = 0")
-    return index
+    return require_whole("m", m, least=0, most=n - 1)
 
 
 def _smoothed(x: Tensor, noise_std: float, generator: torch.Generator) -> Tensor:
@@ -241,7 +221,3 @@ def _smoothed(x: Tensor, noise_std: float, generator: torch.Generator) -> Tensor
         return x
     xi = torch.randn(x.shape, generator=generator, device=generator.device, dtype=x.dtype)
     return x + noise_std * xi.to(x.device)
-
-
-def _in_words(given: object) -> str:
-    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else f"{given!r}"[:60]
