@@ -215,7 +215,7 @@ def test_images_of_the_wrong_shape_for_patches(kind: type) -> None:
     x = pictures()
     with pytest.raises(InputError, match=r"patches are cut from images \(n, c, h, w\).*image_shape"):
         kind(2, width=8, features="patches").fit(rows())
-    with pytest.raises(InputError, match="grid must be .* at most 1 for images 2×2 and patches of side 2"):
+    with pytest.raises(InputError, match=r"grid must be .* at most 1 for images 2×2 and patches of side 2"):
         kind(2, width=8, features="patches").fit(x[:, :2, :2])
     model = kind(2, width=8, features=Patches(grid=2)).fit(x)
     with pytest.raises(InputError, match=r"cut from images \(1, 8, 8\), got samples of shape \(64,\).*image_shape"):
