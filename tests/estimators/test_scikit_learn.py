@@ -42,7 +42,7 @@ def test_the_checks_of_scikit_learn(estimator: object, check: object) -> None:
     "estimator",
     [
         *ESTIMATORS,
-        KernelLearnability("nngp", depth=2, activation="tanh", ridge=0.1, max_samples=9, random_state=3),
+        KernelLearnability("nngp", depth=2, activation="tanh", relative_ridge=0.1, max_samples=9, random_state=3),
         KernelLearnability("linear", features=torch.nn.Linear(3, 4), dtype="float32"),
         ContrastivePCA(3, width=9, features=Fourier(2.0), views=GaussianNoise(0.2), n_positives=2, negatives=4),
         SpectralContrastive(3, features=Patches(size=3), image_shape=(8, 8), power=1, random_state=7),

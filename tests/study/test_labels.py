@@ -88,7 +88,7 @@ def test_curves_are_those_of_the_estimator() -> None:
     chosen = torch.cat([train, test])
     sizes = label_counts(90)
     for name, kernel, z in (("trained", "linear", x[:, :2]), ("pixels", "linear", x), ("ntk", "ntk", x)):
-        model = KernelLearnability(kernel, ridge=RIDGE).fit(z[chosen], y[chosen])
+        model = KernelLearnability(kernel, relative_ridge=RIDGE).fit(z[chosen], y[chosen])
         one, seen = model.measure(sizes, n_draws=DRAWS), found.sel(representation=name)
         points = model.learning_curve(sizes, by="points")
         np.testing.assert_array_equal(seen.label_error, one.test_error)

@@ -5,6 +5,7 @@ from kontrast.claims import b as _b  # noqa: F401  (and those of paper B)
 from kontrast.claims import c as _c  # noqa: F401  (and those of paper C)
 from kontrast.claims import d as _d  # noqa: F401  (and those of paper D)
 from kontrast.claims.evidence import Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
+from kontrast.claims.papers import PAPERS, Paper
 from kontrast.claims.registry import Claim, all_claims, select
 from kontrast.claims.setting import SCALES, Setting
 from kontrast.claims.verification import (
@@ -18,6 +19,7 @@ from kontrast.claims.verification import (
 )
 
 __all__ = [
+    "PAPERS",
     "SCALES",
     "Claim",
     "Criterion",
@@ -25,6 +27,7 @@ __all__ = [
     "Estimate",
     "Evidence",
     "Panel",
+    "Paper",
     "Record",
     "Setting",
     "Verdict",
