@@ -294,7 +294,7 @@ def test_bad_sizes_are_refused(sizes: Any, fitted: KernelLearnability) -> None:
 
 
 def test_other_bad_calls(fitted: KernelLearnability) -> None:
-    with pytest.raises(InputError, match="by must be spectrum or points, got 'kappa'"):
+    with pytest.raises(InputError, match="by must be one of spectrum, points, got 'kappa'"):
         fitted.learning_curve([3], by="kappa")
     with pytest.raises(InputError, match="n_draws must be a whole number"):
         fitted.measure([3], n_draws=0)

@@ -28,7 +28,7 @@ WRONG_FOR_BOTH = [
     *(("image_shape", value) for value in ((2, 2), (6,), 6, (0, 6), "6", (1.0, 6.0), (-1, -6))),
     *(("n_landmarks", value) for value in (0, -1, 2.5, "8", True)),
     *(("device", value) for value in ("tpu", 3, "cuda:x")),
-    *(("dtype", value) for value in ("float16", "double", 3, torch.float32)),
+    *(("dtype", value) for value in ("float16", "double", 3, torch.float16)),
     *(("random_state", value) for value in ("seed", -1, 2.5, [1], 2**64)),
 ]
 WRONG_PAIRS = [

@@ -84,6 +84,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     eigenvalue_meaning: ClassVar[str]  # in words, for people
     _kinds: ClassVar[dict[str, type[ClosedFormEmbedding]]] = {}  # every estimator by its name, for files
     _numbers: ClassVar[tuple[str, ...]] = ()  # what else a fit finds, by the names of the attributes
+    _former_names: ClassVar[dict[str, str]] = {}  # arguments as older files call them
     _option_names: ClassVar[dict[str, str | None]] = {
         "random_state": "--seed",
         "delta": None,
@@ -208,7 +209,8 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     @classmethod
     def _parameters_from_state(cls, state: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
-        parameters = {name: math.inf if value == "inf" else value for name, value in state.items()}
+        named = {cls._former_names.get(name, name): value for name, value in state.items()}
+        parameters = {name: math.inf if value == "inf" else value for name, value in named.items()}
         parameters["features"] = choice_from_state(state["features"], encoder)
         parameters["views"] = state["views"] or "auto"
         if state["image_shape"] is not None:

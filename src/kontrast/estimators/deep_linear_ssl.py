@@ -82,6 +82,7 @@ class DeepLinearSSL(PairEmbedding):
         "samples"
     )
     _numbers: ClassVar[tuple[str, ...]] = ("loss_",)
+    _former_names: ClassVar[dict[str, str]] = {"centre": "center"}
     _option_names: ClassVar[dict[str, str | None]] = {
         "start": None,
         "center": None,
