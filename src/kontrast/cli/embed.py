@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from kontrast.data import Dataset
-    from kontrast.estimators.base import ClosedFormEmbedding
+    from kontrast.estimators import ClosedFormEmbedding
 
 CLASSES: Mapping[str, str] = constant_of("kontrast.estimators", "METHODS")
 METHODS = {method: options_of("kontrast.estimators", name) for method, name in CLASSES.items()}

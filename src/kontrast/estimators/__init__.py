@@ -6,6 +6,7 @@
     Z = embedding.transform(new_images)
 """
 
+from kontrast.estimators.base import ClosedFormEmbedding
 from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
 from kontrast.estimators.features import Fourier, Patches
@@ -20,6 +21,7 @@ METHODS = {"spectral": "SpectralContrastive", "pca": "ContrastivePCA", "linear":
 
 __all__ = [
     "METHODS",
+    "ClosedFormEmbedding",
     "ContrastivePCA",
     "DeepLinearSSL",
     "Fourier",
