@@ -46,8 +46,8 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty where there is none."""
-        return self.without if self.default is None else _text(self.default)
+        """The default in words; empty where there is none, and for a flag."""
+        return self.without if self.default is None or self.is_flag else _text(self.default)
 
     def read(self, text: str) -> Any:
         """The value that was typed."""

@@ -72,7 +72,7 @@ def _show_version(value: bool) -> None:
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_set_debug)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes, one thread each.", show_default="one per core; on cuda at most 8")
+    int | None, typer.Option(help="Processes, one thread each; 1 is this one alone.", show_default="one per core")
 ]
 
 

@@ -9,16 +9,15 @@ from contextlib import contextmanager
 from kontrast.cli.program import say
 from kontrast.errors import InputError
 
-ON_GPU = 8  # processes that share a GPU well: much of a claim is small work on the CPU
 
-
-def n_workers(asked: int | None, *, on_gpu: bool = False) -> int:
-    """The number of processes that was asked for, or one per core."""
+def n_workers(asked: int | None, n_cells: int, *, most: int | None = None) -> int:
+    """The number of processes: as asked for, or one per core and at most `most`; 0 where one alone would have work."""
     from kontrast.runs import default_workers
 
     if asked is not None and asked < 1:
         raise InputError(f"--workers must be at least 1, got {asked}")
-    return asked or (min(ON_GPU, default_workers()) if on_gpu else default_workers())
+    workers = min(asked or min(default_workers(), most or default_workers()), n_cells)
+    return workers if workers > 1 else 0
 
 
 @contextmanager

@@ -61,8 +61,9 @@ def study(
     thresholds = thresholds_of(given)
     spec = prepare(_spec(given, output, resume))
     folder = resume or output or STUDIES / spec.name
-    result = _run(spec, folder, n_workers(workers))
-    report_study(folder, result, thresholds, as_json=as_json)
+    # A GPU is shared by no second process: its cells run here, one after the other.
+    processes = n_workers(workers, len(spec.cells) if spec.device.startswith("cpu") else 1)
+    report_study(folder, _run(spec, folder, processes), thresholds, as_json=as_json)
 
 
 def thresholds_of(given: Given) -> Thresholds:
@@ -97,8 +98,6 @@ def _spec(given: Given, output: Path | None, resume: Path | None) -> StudySpec:
 def _run(spec: StudySpec, folder: Path, workers: int) -> xr.Dataset:
     from kontrast.study import parse_cell, run_study
 
-    # A GPU is shared by no second process: its cells run here, one after the other.
-    workers = workers if spec.device.startswith("cpu") else 0
     resume = f"finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}"
     with stopped_by_ctrl_c(resume), Bar(spec.name, "cells", cost=lambda cell: parse_cell(cell)[0]) as bar:
         return run_study(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kontrast.claims import Claim, Record, Setting
 
 CLAIMS = Path("kontrast-claims")
+ON_GPU = 8  # processes that share a GPU well: much of a claim is small work on the CPU
 
 
 @app.command()
@@ -65,7 +66,7 @@ def verify(
         _list_claims(claims, as_json=as_json)
         return
     on_gpu = not device.startswith("cpu")
-    processes = n_workers(workers, on_gpu=on_gpu)
+    processes = n_workers(workers, len(claims), most=ON_GPU if on_gpu else None)
     scale: Any = "quick" if quick else "paper" if on_gpu else "full"
     setting = Setting(scale=scale, device=device, n_seeds=seeds, data=tuple(data or ()))
     spec = verification_spec(setting)
@@ -90,7 +91,7 @@ def _run(claims: Sequence[Claim], setting: Setting, folder: Path, workers: int) 
             list(costs),
             setting,
             folder,
-            workers=workers if min(workers, len(claims)) > 1 else 0,  # one claim needs no second process
+            workers=workers,
             command=shlex.join(["kontrast", *sys.argv[1:]]),
             on_start=start,
             on_done=bar.advance,

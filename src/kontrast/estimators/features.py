@@ -70,7 +70,7 @@ def read_choice(features: Any) -> Network | Fourier | Patches | Encoder:
     """The features that were chosen; refuses what is no choice."""
     chosen = WORDS.get(features) if isinstance(features, str) else features
     if isinstance(chosen, Network | Fourier | Patches) or callable(chosen):
-        return chosen  # type: ignore[no-any-return]
+        return chosen
     given = repr(features) if isinstance(features, str) else type(features).__name__
     raise InputError(f"features must be one of {', '.join(WORDS)}, an nn.Module or a function, got {given}")
 

@@ -153,7 +153,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             y: class labels (n,), whole numbers, words or truth values; or real targets, floating-point (n,) or (n, c).
         """
         self.check_options()
-        where = {"image_shape": self.image_shape, "device": self.device, "dtype": self.dtype}
+        where: dict[str, Any] = {"image_shape": self.image_shape, "device": self.device, "dtype": self.dtype}
         samples = read_samples(self, X, reset=True, min_samples=3, **where)
         targets, classes, labels = _read_targets(y, len(samples))
         generator = generator_of(self.random_state)
