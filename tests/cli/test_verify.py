@@ -95,6 +95,7 @@ def test_the_list_measures_nothing(kontrast: Kontrast, tmp_path: Path, monkeypat
     shown = kontrast("verify", "--list", "--json").lines
     assert [it["id"] for it in shown] == [claim.id for claim in all_claims()]
     assert all(f" {it['id']} " in done.out for it in shown)
+    assert "…" not in done.out  # nothing is cut off
     assert shown[0].keys() == {"id", "title", "source", "recorded", "printed", "corrected", "file"}
     assert not list(tmp_path.iterdir())
 

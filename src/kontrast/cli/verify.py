@@ -126,7 +126,7 @@ def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
         print_lines(f"Paper {letter}. {PAPERS[letter]}")
         table = plain_table()
         for heading in ("claim", "statement", "recorded verdict", "source, file"):
-            table.add_column(heading, no_wrap=heading == "claim")
+            table.add_column(heading, no_wrap=heading == "claim", overflow="fold")
         for claim in of_paper:
             where = f"{claim.source}\n{_file(claim)}"
             table.add_row(claim.id, escape(claim.title), claim.recorded.value, escape(where))

@@ -122,8 +122,6 @@ class FeatureOptions:
         if isinstance(choice, Network | Fourier | Patches) and not self.is_infinite:
             whole = int(self.width) if isinstance(self.width, float) and self.width.is_integer() else self.width
             require_whole("width", whole, otherwise=", or math.inf")
-        if self.n_landmarks is not None:
-            require_whole("n_landmarks", self.n_landmarks, otherwise=", or None")
         require_whole("depth", self.depth)
         InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what is no activation
 
