@@ -5,42 +5,84 @@ The subpackages are imported on first use, so that `import kontrast` and `kontra
     import kontrast as kt
 
     net = kt.nets.MLP(784, 1024, 10)
-    K = kt.kernels.empirical_ntk(net, x)   # (n, n, 10, 10)
+    K = kt.empirical_ntk(net, x)                             # (n, n, 10, 10)
+    Z = kt.SpectralContrastive(128).fit_transform(images)    # no labels, no training
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors, which do not call `__getattr__`
+    from kontrast import (
+        bounds,
+        claims,
+        data,
+        deep_linear,
+        dynamics,
+        errors,
+        estimators,
+        kernels,
+        lazy,
+        learnability,
+        linalg,
+        losses,
+        nets,
+        patterns,
+        pca,
+        report,
+        runs,
+        study,
+    )
+    from kontrast.data import load
+    from kontrast.estimators import ContrastivePCA, KernelLearnability, SpectralContrastive
+    from kontrast.kernels import empirical_ntk, infinite_ntk
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = (
-    "linalg",
+_HEADLINES = {
+    "ContrastivePCA": "estimators",
+    "KernelLearnability": "estimators",
+    "SpectralContrastive": "estimators",
+    "empirical_ntk": "kernels",
+    "infinite_ntk": "kernels",
+    "load": "data",
+}
+
+__all__ = [
+    "ContrastivePCA",
+    "KernelLearnability",
+    "SpectralContrastive",
+    "__version__",
+    "bounds",
+    "claims",
     "data",
-    "nets",
-    "losses",
-    "kernels",
-    "dynamics",
-    "lazy",
-    "pca",
     "deep_linear",
-    "patterns",
-    "learnability",
+    "dynamics",
+    "empirical_ntk",
+    "errors",
     "estimators",
+    "infinite_ntk",
+    "kernels",
+    "lazy",
+    "learnability",
+    "linalg",
+    "load",
+    "losses",
+    "nets",
+    "patterns",
+    "pca",
+    "report",
     "runs",
     "study",
-    "claims",
-    "report",
-    "bounds",
-    "errors",
-)
-
-__all__ = [*_SUBPACKAGES, "__version__"]  # noqa: PLE0604
+]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _SUBPACKAGES:
+def __getattr__(name: str) -> Any:
+    if name in _HEADLINES:
+        return getattr(importlib.import_module(f"{__name__}.{_HEADLINES[name]}"), name)
+    if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import Tensor
 
@@ -127,10 +127,9 @@ def test_sampled_negatives_come_near_their_expectation(width: float) -> None:
 # Infinite width
 
 
-@pytest.mark.parametrize("n", [20, 560])
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("n, similarity", [(20, "cosine"), (20, "dot"), (505, "cosine")])
 def test_infinite_width_solves_the_kernel_problem(n: int, similarity: str) -> None:
-    """Pools of 40 points, decomposed whole, and of 1120, by Lanczos."""
+    """Pools of 40 points, decomposed whole, and of 1010, by Lanczos."""
     x, positives = pairs(n)
     model = ContrastivePCA(2, similarity=similarity).fit_pairs(x, positives)
     pool = as_tensor(np.concatenate([x, positives]))
@@ -174,6 +173,7 @@ def test_all_landmarks_are_exact(features: str) -> None:
     assert landmarks.kernel_error_ == pytest.approx(0.0, abs=1e-9)
 
 
+@settings(max_examples=10)
 @given(seed=integers(0, 2**10), similarity=sampled_from(["cosine", "dot"]))
 def test_fewer_landmarks_have_smaller_eigenvalues_and_larger_errors(seed: int, similarity: str) -> None:
     """Projections interlace; a seed's landmarks are nested."""
@@ -195,6 +195,7 @@ def test_fewer_landmarks_have_smaller_eigenvalues_and_larger_errors(seed: int, s
     assert errors[-1] == pytest.approx(0.0, abs=1e-9)
 
 
+@settings(max_examples=15)
 @given(seed=integers(0, 2**10), similarity=sampled_from(["cosine", "dot"]))
 def test_the_errors_of_eigenvalues_are_what_half_the_landmarks_lack(seed: int, similarity: str) -> None:
     """A seed's landmarks are nested, so half of them can be asked for."""
@@ -236,10 +237,10 @@ def test_finite_width_tends_to_the_limit(options: dict[str, object]) -> None:
     np.testing.assert_allclose(np.mean(found, axis=0), limit.eigenvalues_, rtol=0.05)
 
 
-def test_a_width_of_4096_is_within_a_few_percent_of_the_limit() -> None:
+def test_a_width_of_2048_is_within_a_few_percent_of_the_limit() -> None:
     x, positives = pairs(25)
     limit = ContrastivePCA(2).fit_pairs(x, positives)
-    wide = ContrastivePCA(2, width=4096).fit_pairs(x, positives)
+    wide = ContrastivePCA(2, width=2048).fit_pairs(x, positives)
     np.testing.assert_allclose(wide.eigenvalues_, limit.eigenvalues_, rtol=0.06)
     new = rows(12, seed=3)
     gram, limit_gram = (Z @ Z.T for Z in (wide.transform(new), limit.transform(new)))
@@ -290,13 +291,13 @@ def test_no_trained_frame_has_a_lower_loss(fitted: tuple) -> None:
     model, C, _, _ = fitted
     best = -model.eigenvalues_.sum()
     W = random_frame(16, 3, generator=generator(2))
-    for _ in range(3000):
+    for _ in range(1500):
         W = grassmann_step(W, -2 * C @ W, learning_rate=1.0)
     assert best - 1e-12 <= loss_of(C, W) < best + 1e-6
     raw = randn(16, 3, seed=3).requires_grad_()
     optimizer = torch.optim.Adam([raw], lr=0.05)
     losses = []
-    for _ in range(800):
+    for _ in range(500):
         frame, _ = torch.linalg.qr(raw)
         loss = -(frame.mT @ C @ frame).trace()
         optimizer.zero_grad()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def test_a_gpu_gives_the_same_flow(time: float) -> None:
     there = model.set_params(device="cuda").fit_pairs(x, positives)
     assert there._frame.is_cuda
     np.testing.assert_allclose(there.transform(x), here, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [ContrastivePCA, DeepLinearSSL, SpectralContrastive])
+def test_devices_and_dtypes_are_words_or_torchs_own(kind: type, tmp_path: Path) -> None:
+    x = pairs()[0]
+    words, objects = (
+        kind(2, width=16, device=device, dtype=dtype).fit(x)
+        for device, dtype in (("cpu", "float32"), (torch.device("cpu"), torch.float32))
+    )
+    np.testing.assert_array_equal(objects.transform(x), words.transform(x))
+    again = load_model(objects.save(tmp_path / "model.npz"), device=torch.device("cpu"))
+    assert again.dtype == "float32"
+    np.testing.assert_array_equal(again.transform(x), words.transform(x))
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

@@ -34,7 +34,7 @@ SIZES = [20, 60, 150]
 
 @pytest.fixture(scope="module")
 def fitted() -> KernelLearnability:
-    return KernelLearnability("linear", ridge=0.05).fit(X, Y)
+    return KernelLearnability("linear", relative_ridge=0.05).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_linear_features_have_no_unit_and_no_origin() -> None:
 
 @pytest.mark.parametrize("y", [Y.astype(str), np.array(["a", "b", "c"], dtype=object)[Y], Y - 7, torch.from_numpy(Y)])
 def test_classes_may_have_any_name(y: Any, fitted: KernelLearnability) -> None:
-    model = KernelLearnability("linear", ridge=0.05).fit(X, y)
+    model = KernelLearnability("linear", relative_ridge=0.05).fit(X, y)
     np.testing.assert_array_equal(model.learning_curve([20]).test_error, fitted.learning_curve([20]).test_error)
     assert len(model.classes_) == 3
 
@@ -232,8 +232,8 @@ def test_the_same_seed_gives_the_same_curves() -> None:
 REFUSED = [
     ({"kernel": "rbf"}, "kernel must be one of ntk, nngp, linear or a function"),
     ({"kernel": 3}, "kernel must be one of"),
-    ({"ridge": 0.0}, "ridge must be a positive number"),
-    ({"ridge": "much"}, "ridge must be a positive number"),
+    ({"relative_ridge": 0.0}, "relative_ridge must be a positive number"),
+    ({"relative_ridge": "much"}, "relative_ridge must be a positive number"),
     ({"max_samples": 2}, "max_samples must be a whole number of at least 3"),
     ({"depth": 0}, "depth must be a whole number"),
     ({"kernel": "linear", "depth": 2}, "depth and activation belong to kernel='ntk'"),
@@ -294,7 +294,7 @@ def test_bad_sizes_are_refused(sizes: Any, fitted: KernelLearnability) -> None:
 
 
 def test_other_bad_calls(fitted: KernelLearnability) -> None:
-    with pytest.raises(InputError, match="by must be spectrum or points, got 'kappa'"):
+    with pytest.raises(InputError, match="by must be one of spectrum, points, got 'kappa'"):
         fitted.learning_curve([3], by="kappa")
     with pytest.raises(InputError, match="n_draws must be a whole number"):
         fitted.measure([3], n_draws=0)

@@ -6,6 +6,7 @@ import json
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,6 +224,53 @@ def test_a_changed_header_is_noticed(saved: Path) -> None:
     change_header(saved, n_features_in=7)
     with pytest.raises(DataError, match="checksum does not match"):
         load_model(saved)
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return json.loads(str(archive["header"]))
+
+
+def test_the_header_is_that_of_format_1(tmp_path: Path) -> None:
+    """Files of older versions are read: what they hold keeps its names."""
+    header = header_of(DeepLinearSSL(2, time=0.5).fit(rows()).save(tmp_path / "model.npz"))
+    assert header.keys() == {
+        "arrays", "feature_names_in", "features", "format", "kernel_error", "model", "n_features_in", "numbers",
+        "parameters", "sample_shape",
+    }  # fmt: skip
+    assert header["features"] == {"kind": "input", "n_features": 6}
+    assert header["numbers"].keys() == {"loss_"}
+    for model, features, arrays in (
+        (
+            ROWS["deep"],
+            {"kind": "random", "depth": 3, "activation": "leaky_relu:0.2"},
+            ["hidden0", "hidden1", "hidden2"],
+        ),
+        (ROWS["fourier"], {"kind": "fourier"}, ["frequencies", "phases"]),
+        (ROWS["landmarks"], {"kind": "kernel", "mixed": True}, ["points", "mix"]),
+        (
+            IMAGES["patches"],
+            {"kind": "patches", "image_shape": [1, 8, 8], "sides": 1, "grid": 3},
+            ["filters", "offsets"],
+        ),
+    ):
+        path = model.fit(pictures() if model is IMAGES["patches"] else rows()).save(tmp_path / "model.npz")
+        header = header_of(path)
+        assert features.items() <= header["features"].items()
+        assert {name for name in header["arrays"] if "." in name} == {f"features.{name}" for name in arrays}
+        if features["kind"] == "kernel":
+            expected = {"kind": "network", "depth": 1, "activation": "relu", "delta": 1e-6}
+            assert header["features"]["kernel"] == expected
+        else:
+            assert header["features"]["delta"] == model.delta
+
+
+def test_arguments_by_their_former_names_are_read(tmp_path: Path) -> None:
+    model = DeepLinearSSL(2, center=False).fit(rows())
+    path = model.save(tmp_path / "model.npz")
+    parameters = header_of(path)["parameters"]
+    change_header(path, sign=True, parameters={"centre": parameters.pop("center"), **parameters})
+    assert load_model(path).get_params() == model.get_params()
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None])

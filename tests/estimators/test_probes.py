@@ -12,7 +12,7 @@ from hypothesis.strategies import integers
 
 from kontrast.data import Dataset, load
 from kontrast.errors import InputError
-from kontrast.estimators import compare_with_input, judge, knn_probe, linear_probe, probes
+from kontrast.estimators import compare_with_input, knn_probe, linear_probe, probe_embeddings, probes
 from tests.cases import generator, randn
 
 
@@ -164,23 +164,23 @@ def test_who_learns_and_who_is_tested(
 ) -> None:
     parts = parts_of(100, names=names, labeled=labeled)
     z = {name: part.x for name, part in parts.items()}
-    table, how = judge(parts, z)
+    table, how = probe_embeddings(parts, z)
     assert learn in how
     assert unseen in how
     assert ("saw all of them" in how) == (len(labeled) == 1)
-    assert table[0] == judge(parts, z)[0][0]
+    assert table[0] == probe_embeddings(parts, z)[0][0]
     assert table[0].linear_probe == table[1].linear_probe > 0.8  # the embedding is the input here
     monkeypatch.setattr(probes, "MOST_TRAIN", 30)
     monkeypatch.setattr(probes, "MOST_TEST", 10)
-    assert "from 30" in judge(parts, z)[1]
-    assert "on 10 " in judge(parts, z)[1]
+    assert "from 30" in probe_embeddings(parts, z)[1]
+    assert "on 10 " in probe_embeddings(parts, z)[1]
 
 
 def test_samples_that_test_did_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     monkeypatch.setattr(probes, "compare_with_input", lambda z, x, y, progress: seen.append(z) or ())
     parts = parts_of(50, names=("all",), labeled=("all",))
-    judge(parts, {"all": torch.arange(50.0)[:, None]})
+    probe_embeddings(parts, {"all": torch.arange(50.0)[:, None]})
     [(learn, unseen)] = seen
     assert sorted([*learn[:, 0].tolist(), *unseen[:, 0].tolist()]) == list(range(50))
     counts = parts["all"].y[learn[:, 0].long()].bincount()
@@ -197,6 +197,6 @@ def test_samples_that_test_did_not_train(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_labels_that_allow_no_probe(labels: torch.Tensor | None, reason: str) -> None:
     x = randn(20, 3)
-    table, why = judge({"all": Dataset(x, labels, "x")}, {"all": x})
+    table, why = probe_embeddings({"all": Dataset(x, labels, "x")}, {"all": x})
     assert table == ()
     assert reason in why

@@ -28,7 +28,7 @@ WRONG_FOR_BOTH = [
     *(("image_shape", value) for value in ((2, 2), (6,), 6, (0, 6), "6", (1.0, 6.0), (-1, -6))),
     *(("n_landmarks", value) for value in (0, -1, 2.5, "8", True)),
     *(("device", value) for value in ("tpu", 3, "cuda:x")),
-    *(("dtype", value) for value in ("float16", "double", 3, torch.float32)),
+    *(("dtype", value) for value in ("float16", "double", 3, torch.float16)),
     *(("random_state", value) for value in ("seed", -1, 2.5, [1], 2**64)),
 ]
 WRONG_PAIRS = [
@@ -54,10 +54,8 @@ def refuses(model: object, name: str, x: object) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "value"), WRONG_FOR_BOTH)
-@pytest.mark.parametrize("tensor", [False, True])
-def test_every_wrong_option_is_named(kind: type, name: str, value: object, tensor: bool) -> None:
-    x = torch.from_numpy(rows()) if tensor else rows()
-    refuses(kind(**{"n_components": 2, "width": 8, name: value}), name, x)
+def test_every_wrong_option_is_named(kind: type, name: str, value: object) -> None:
+    refuses(kind(**{"n_components": 2, "width": 8, name: value}), name, torch.from_numpy(rows()))
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG_PAIRS)

@@ -350,7 +350,7 @@ def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_the_default_study_has_a_short_command() -> None:
-    expected = "kontrast study --view crop:0.5,1.0 --learning-rate 0.1,0.00284 --probe-samples 500"
+    expected = "kontrast study --views crop:0.5,1.0 --learning-rate 0.1,0.00284 --probe-samples 500"
     assert command(find(SPECS["the default"])).text == expected
 
 

@@ -88,7 +88,7 @@ def test_curves_are_those_of_the_estimator() -> None:
     chosen = torch.cat([train, test])
     sizes = label_counts(90)
     for name, kernel, z in (("trained", "linear", x[:, :2]), ("pixels", "linear", x), ("ntk", "ntk", x)):
-        model = KernelLearnability(kernel, ridge=RIDGE).fit(z[chosen], y[chosen])
+        model = KernelLearnability(kernel, relative_ridge=RIDGE).fit(z[chosen], y[chosen])
         one, seen = model.measure(sizes, n_draws=DRAWS), found.sel(representation=name)
         points = model.learning_curve(sizes, by="points")
         np.testing.assert_array_equal(seen.label_error, one.test_error)
@@ -166,8 +166,6 @@ def test_labels_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((40, 3)))
     asked = StudySpec(data=str(path), n_samples=6, widths=(8,), label_curves=True)
-    with pytest.raises(
-        InputError, match=r"--labels asks how many labels are needed but .* has no labels; leave --labels"
-    ):
+    with pytest.raises(InputError, match=r"label_curves needs labels but .* has no labels; leave label_curves out"):
         prepare(asked)
     assert prepare(dataclasses.replace(asked, label_curves=False)).label_curves is False

@@ -21,16 +21,31 @@ DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_step
 def test_preparing_fills_in_what_depends_on_the_data() -> None:
     ready = prepare(DIGITS)
     scale = float(load("digits", dtype=torch.float64).rows.pow(2).sum(1).mean())
-    assert ready.view is not None
-    assert ready.view.startswith("crop")
+    assert ready.views is not None
+    assert ready.views.startswith("crop")
     assert ready.learning_rates == (0.1, pytest.approx(0.25 / scale, rel=0.01))
     assert ready.n_ntk_points == 8
     assert len(ready.data_digest) == 16
     assert prepare(ready) == ready
 
 
+def test_short_forms_and_other_types_are_spelled_out_before_they_are_hashed() -> None:
+    short = dataclasses.replace(
+        DIGITS,
+        similarities=("both",),
+        learning_rates=(0.1,),
+        n_samples=np.int64(8),
+        widths=(np.int64(8), torch.tensor(16)),
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+    )
+    ready = prepare(dataclasses.replace(DIGITS, learning_rates=(0.1, 0.1)))
+    assert prepare(short) == ready
+    assert prepare(short).digest == ready.digest
+
+
 def test_tabular_rows_get_noise() -> None:
-    assert prepare(dataclasses.replace(DIGITS, data="moons")).view == "noise:0.1"
+    assert prepare(dataclasses.replace(DIGITS, data="moons")).views == "noise:0.1"
 
 
 def test_spec_survives_json_and_every_field_changes_the_digest() -> None:
@@ -82,7 +97,10 @@ BAD = [
     ({"data": "mnist6k"}, DataError, "mnist5k"),
     ({"data": "/no/such/file.npz"}, DataError, "/no/such/file.npz"),
     ({"n_samples": 5000}, InputError, "asked for 5000 samples but 'digits' has 1797; ask for at most 1797"),
-    ({"n_samples": 1}, InputError, "n_samples must be at least 2"),
+    ({"n_samples": 1}, InputError, "n_samples must be a whole number of at least 2, got 1"),
+    ({"n_samples": True}, InputError, "n_samples must be a whole number of at least 2, got True"),
+    ({"widths": (8, 2.5)}, InputError, "widths must be different whole numbers"),
+    ({"label_curves": "yes"}, InputError, "label_curves must be bool, got str"),
     ({"widths": ()}, InputError, "widths must be"),
     ({"widths": (0, 4)}, InputError, "widths must be"),
     ({"widths": (4, 4)}, InputError, "widths must be"),
@@ -97,26 +115,27 @@ BAD = [
     ({"temperature": -1.0}, InputError, "temperature"),
     ({"delta": 0.0}, InputError, "delta"),
     ({"delta": math.nan}, InputError, "delta"),
-    ({"learning_rates": (0.1, 0.0)}, InputError, "learning_rate must be a positive number, got 0.0"),
-    ({"learning_rates": (0.1,)}, InputError, "one learning rate for each"),
-    ({"depth": 0}, InputError, "depth must be at least 1 and at most .*, got 0"),
-    ({"n_steps": 10**9}, InputError, "n_steps must be at least 1 and at most 100000000"),
+    ({"learning_rates": (0.1, 0.0)}, InputError, "learning_rates must be a positive number, got 0.0"),
+    ({"learning_rates": (0.1, 0.2, 0.3)}, InputError, "one for all similarities, or one for each of"),
+    ({"learning_rates": ()}, InputError, "learning_rates must be one for all"),
+    ({"depth": 0}, InputError, "depth must be a whole number of at least 1, got 0"),
+    ({"n_steps": 10**9}, InputError, "n_steps must be a whole number of at most 100000000"),
     ({"widths": (10**9,)}, InputError, r"width 1000000000 .* GiB .* smaller widths"),
     ({"device": "cuda:x"}, InputError, "device must look like"),
     ({"pca_learning_rate": 0.0}, InputError, "pca_learning_rate must be a positive number"),
     ({"pca_learning_rate": math.nan}, InputError, "pca_learning_rate must be a positive number"),
-    ({"n_probe_samples": -1}, InputError, "n_probe_samples must be 0 for none, or at most"),
+    ({"n_probe_samples": -1}, InputError, "n_probe_samples must be a whole number of at least 0, got -1"),
     ({"n_probe_samples": 899}, InputError, "has 1797 samples, 898 to train and to test on"),
-    ({"n_seeds": 0}, InputError, "n_seeds must be at least 1"),
-    ({"n_steps": 0}, InputError, "n_steps must be at least 1"),
-    ({"d_out": 0}, InputError, "d_out must be at least 1"),
-    ({"negatives": 8}, InputError, "asked for 8 negatives an anchor but 8 samples leave 7"),
-    ({"negatives": -1}, InputError, "asked for -1 negatives"),
-    ({"negatives": "some"}, InputError, "negatives must be a whole number or 'all'"),
+    ({"n_seeds": 0}, InputError, "n_seeds must be a whole number of at least 1"),
+    ({"n_steps": 0}, InputError, "n_steps must be a whole number of at least 1"),
+    ({"d_out": 0}, InputError, "d_out must be a whole number of at least 1"),
+    ({"negatives": 8}, InputError, "asked for 8 negatives per anchor but 8 samples leave 7"),
+    ({"negatives": -1}, InputError, "negatives must be a whole number of at least 0, or 'all', got -1"),
+    ({"negatives": "some"}, InputError, "negatives must be a whole number of at least 0, or 'all'"),
     ({"dtype": "float16"}, InputError, "dtype must be one of float32, float64, got 'float16'"),
     ({"device": "tpu"}, InputError, "device must look like"),
-    ({"view": "spin"}, InputError, "spin"),
-    ({"data": "moons", "view": "crop"}, InputError, "noise"),
+    ({"views": "spin"}, InputError, "spin"),
+    ({"data": "moons", "views": "crop"}, InputError, "noise"),
 ]
 
 
@@ -129,7 +148,7 @@ def test_bad_specs_are_refused_in_one_line(change: dict[str, object], kind: type
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so cuda is a legal device here")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="no CUDA GPU here; use --device cpu"):
+    with pytest.raises(InputError, match="no CUDA GPU here; use device='cpu'"):
         prepare(dataclasses.replace(DIGITS, device="cuda"))
 
 
@@ -162,7 +181,7 @@ def test_data_that_no_probe_can_learn_from_has_none_and_refuses_those_asked_for(
     spec = dataclasses.replace(DIGITS, data=labeled(tmp_path, labels))
     assert prepare(spec).n_probe_samples == automatic
     assert prepare(dataclasses.replace(spec, n_probe_samples=0)).n_probe_samples == 0
-    with pytest.raises(InputError, match=f"asked for 5 probe samples but .* {problem}; leave --probe-samples out"):
+    with pytest.raises(InputError, match=f"asked for 5 probe samples but .* {problem}; leave n_probe_samples out"):
         prepare(dataclasses.replace(spec, n_probe_samples=5))
 
 

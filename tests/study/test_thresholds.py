@@ -9,9 +9,9 @@ from kontrast.study import Thresholds
 
 
 @pytest.mark.parametrize("name", ["tolerance", "pca_tolerance"])
-@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, math.nan, math.inf])
-def test_a_senseless_tolerance_is_refused(name: str, value: float) -> None:
-    with pytest.raises(InputError, match=f"^{name} must lie between 0 and 1, got .*; 0.* is the default"):
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, math.nan, math.inf, "0.1"])
+def test_a_senseless_tolerance_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"^{name} must lie between 0 and 1, got .*; the default is 0"):
         Thresholds(**{name: value})
 
 

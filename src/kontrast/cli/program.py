@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kontrast import __version__
-from kontrast.errors import InputError, KontrastError
+from kontrast.errors import KontrastError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-VIEWS = "Names, joined by +: crop, flip, affine, brightness, contrast, gray for images; noise, mask, mixup for all."
 _debug = {"on": False}
 
 # Some versions of typer use click, others a copy of it: the class is reached through one that both export.
@@ -50,7 +51,7 @@ def main() -> None:
             raise
         say(f"error: {error}")
         sys.exit(2)
-    except OSError as error:  # the disk is full, say: no mistake in the input, but nothing a traceback would explain
+    except OSError as error:  # a full disk, say: no mistake in the input, but nothing that a traceback would explain
         if _debug["on"]:
             raise
         where = f": {error.filename}" if error.filename else ""
@@ -70,6 +71,9 @@ def _show_version(value: bool) -> None:
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_set_debug)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes, one thread each; 1 is this one alone.", show_default="one per core")
+]
 
 
 @app.callback()
@@ -79,19 +83,32 @@ def _options(
     pass
 
 
-def whole_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Numbers that commas separate, as an option's value."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} takes whole numbers with commas between, as in 64,128; got {text!r}") from None
-
-
 def say(text: str) -> None:
-    """A line to standard error."""
+    """Print a line to standard error."""
     typer.echo(text, err=True)
+
+
+def print_json(content: Any, *, indent: int | None = None) -> None:
+    """Print one JSON object."""
+    typer.echo(json.dumps(content, indent=indent, ensure_ascii=False))
+
+
+def print_lines(*lines: str) -> None:
+    """Print sentences, broken at the width of the terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def print_paths(**paths: Path | str | None) -> None:
+    """Print where things were written, each in one line, however long."""
+    from rich.console import Console
+
+    for name, path in paths.items():
+        if path is not None:
+            Console(highlight=False).print(f"{name}: {path}", markup=False, soft_wrap=True)
 
 
 def plain_table(title: str | None = None) -> Table:

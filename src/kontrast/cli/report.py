@@ -7,38 +7,34 @@ from typing import Annotated
 
 import typer
 
+from kontrast.cli.options import Given, with_options
 from kontrast.cli.program import AsJson, Debug, app
-from kontrast.cli.study import PcaTolerance, ProbeMargin, Tolerance, show_findings, thresholds_from
+from kontrast.cli.study import THRESHOLDS, report_study, thresholds_of
 from kontrast.cli.verify import report_claims
 from kontrast.errors import InputError
 
 
 @app.command()
+@with_options(*THRESHOLDS)
 def report(
+    given: Given,
     folder: Annotated[Path, typer.Argument(help="A folder that `kontrast study` or `kontrast verify` wrote.")],
-    tolerance: Tolerance = None,
-    pca_tolerance: PcaTolerance = None,
-    probe_margin: ProbeMargin = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Rebuild the figures and the page of a study, or of measured claims, from stored results alone.
 
-    The three thresholds are for studies. Of claims --json prints one object a line, as `kontrast verify` does.
+    The three thresholds are for studies. For claims --json prints one object per line, as `kontrast verify` does.
     """
-    from kontrast.report import write_report
     from kontrast.runs import Store
-    from kontrast.study import StudySpec, consolidate, find
+    from kontrast.study import StudySpec, consolidate
 
-    thresholds = thresholds_from(tolerance, pca_tolerance, probe_margin)
+    thresholds = thresholds_of(given)
     store = Store(folder, command="study|verify")
     spec = store.spec()
-    if spec.get("kind") == "claims":
-        given = {"--tolerance": tolerance, "--pca-tolerance": pca_tolerance, "--probe-margin": probe_margin}
-        if refused := [option for option, value in given.items() if value is not None]:
-            raise InputError(f"{', '.join(refused)}: for studies alone, and {folder} holds claims; leave it out")
-        report_claims(folder, spec, as_json=as_json)
+    if spec.get("kind") != "claims":
+        report_study(folder, consolidate(StudySpec.from_dict(spec), store), thresholds, as_json=as_json)
         return
-    result = consolidate(StudySpec.from_dict(spec), store)
-    findings = find(result, thresholds)
-    show_findings(findings, write_report(folder, result, findings), as_json=as_json)
+    if given:
+        raise InputError(f"{', '.join(given)}: for studies alone, and {folder} holds claims; leave it out")
+    report_claims(folder, spec, as_json=as_json)

@@ -1,21 +1,23 @@
-"""`kontrast study`."""
+"""`kontrast study`, and the studies' half of `kontrast report`."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kontrast.cli.program import VIEWS, AsJson, Debug, app, plain_table, say, whole_numbers
+from kontrast.cli.options import Given, read, with_options
+from kontrast.cli.program import AsJson, Debug, Workers, app, plain_table, print_json, print_lines, print_paths
+from kontrast.cli.progress import Bar, n_workers, stopped_by_ctrl_c
 from kontrast.errors import InputError
+from kontrast.options import in_options, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import xarray as xr
     from rich.table import Table
 
     from kontrast.linalg import PowerLaw
@@ -34,210 +36,107 @@ TABLE = ("ntk_drift_max", "ntk_drift_fro", "kernel_gap", "parameter_move", "effe
 PCA_TABLE = ("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "matrix_drift", "frozen_gap")
 LABEL_COUNTS = 3  # numbers of labels in the table of label curves
 PROBE_WIDTHS = 6  # columns of the probes' table in 80
-
-Tolerance = Annotated[
-    float | None,
-    typer.Option(help="Relative error under which a kernel counts as predicting the model.", show_default="0.05"),
-]
-PcaTolerance = Annotated[
-    float | None,
-    typer.Option(help="Largest sine at which a subspace counts as PCA's.", show_default="0.1"),
-]
-ProbeMargin = Annotated[
-    float | None,
-    typer.Option(help="Accuracy by which training must beat every closed form, to count.", show_default="0.02"),
-]
+SPEC, THRESHOLDS = options_of("kontrast.study", "StudySpec"), options_of("kontrast.study", "Thresholds")
 
 
 @app.command()
+@with_options(*SPEC, *THRESHOLDS)
 def study(
-    data: Annotated[
-        str | None,
-        typer.Option(help="mnist5k, digits, moons, or a .npz, .npy, .csv, idx file or folder.", show_default="mnist5k"),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="train, test or all, where the data has splits.", show_default="train")
-    ] = None,
-    image_shape: Annotated[str | None, typer.Option(help="Shape of flattened images, as in 28,28 or 3,32,32.")] = None,
-    samples: Annotated[int | None, typer.Option(help="How many samples to contrast.", show_default="50")] = None,
-    view: Annotated[
-        str | None,
-        typer.Option(help=f"Augmentation, as in crop:0.5,1+flip+noise:0.1. {VIEWS}", show_default="crop; rows: noise"),
-    ] = None,
-    positives: Annotated[int | None, typer.Option(help="Positives an anchor.", show_default="1")] = None,
-    negatives: Annotated[
-        str | None, typer.Option(help="Negatives an anchor, or 'all' for their expectation.", show_default="1")
-    ] = None,
-    similarity: Annotated[str | None, typer.Option(help="cosine, dot or both.", show_default="both")] = None,
-    link: Annotated[str | None, typer.Option(help="linear, softmax or log_softmax.", show_default="linear")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Temperature of softmax links.", show_default="1")] = None,
-    delta: Annotated[float | None, typer.Option(help="The δ of cosine similarity.", show_default="0.01")] = None,
-    activation: Annotated[
-        str | None,
-        typer.Option(help="relu, tanh, sigmoid, erf, gelu, leaky_relu or linear.", show_default="relu"),
-    ] = None,
-    depth: Annotated[int | None, typer.Option(help="Hidden layers.", show_default="1")] = None,
-    parametrization: Annotated[
-        str | None, typer.Option(help="ntk, standard or orthogonal.", show_default="ntk")
-    ] = None,
-    d_out: Annotated[int | None, typer.Option(help="Dimension of the embedding.", show_default="10")] = None,
-    widths: Annotated[
-        str | None, typer.Option(help="Widths, as in 64,256,1024.", show_default="64,128,256,512,1024,2048")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs a width, averaged.", show_default="5")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of gradient descent.", show_default="200")] = None,
-    learning_rate: Annotated[
-        str | None,
-        typer.Option(
-            help="One for all, or one a similarity: 0.1,0.003.", show_default="cosine 0.1; dot 0.25/mean |x|^2"
-        ),
-    ] = None,
-    pca_learning_rate: Annotated[
-        float | None, typer.Option(help="Of the orthonormal run, beside PCA.", show_default="1")
-    ] = None,
-    probe_samples: Annotated[
-        int | None,
-        typer.Option(help="Labelled samples to train a probe, and to test it; 0: none.", show_default="up to 500"),
-    ] = None,
-    labels: Annotated[
-        bool, typer.Option("--labels", help="How many labels each embedding needs: predicted and measured curves.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …", show_default="cpu")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64 or float32.", show_default="float64")] = None,
+    given: Given,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-studies/NAME-HASH"),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder, with its options.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes, one thread each.", show_default="one a core")] = None,
-    tolerance: Tolerance = None,
-    pca_tolerance: PcaTolerance = None,
-    probe_margin: ProbeMargin = None,
+    workers: Workers = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Kernel, PCA or learning? Does a fixed kernel predict training, is its subspace PCA, does it buy accuracy?
 
-    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about a minute.
+    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about two minutes.
     """
-    from kontrast.report import write_report
-    from kontrast.runs import Interrupted, default_workers
-    from kontrast.study import find, prepare, run_study
+    from kontrast.study import prepare
 
-    given: dict[str, Any] = {
-        "data": data,
-        "split": split,
-        "image_shape": whole_numbers("--image-shape", image_shape),
-        "n_samples": samples,
-        "views": view,
-        "n_positives": positives,
-        "negatives": _count_or_word(negatives),
-        "similarities": _similarities(similarity),
-        "link": link,
-        "temperature": temperature,
-        "delta": delta,
-        "activation": activation,
-        "depth": depth,
-        "parametrization": parametrization,
-        "d_out": d_out,
-        "widths": whole_numbers("--widths", widths),
-        "n_seeds": seeds,
-        "n_steps": steps,
-        "learning_rates": _learning_rates(learning_rate, similarity),
-        "pca_learning_rate": pca_learning_rate,
-        "n_probe_samples": probe_samples,
-        "label_curves": labels or None,
-        "device": device,
-        "dtype": dtype,
-    }
-    thresholds = thresholds_from(tolerance, pca_tolerance, probe_margin)
-    spec = prepare(_spec({key: value for key, value in given.items() if value is not None}, output, resume))
+    thresholds = thresholds_of(given)
+    spec = prepare(_spec(given, output, resume))
     folder = resume or output or STUDIES / spec.name
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
     # A GPU is shared by no second process: its cells run here, one after the other.
-    n_workers = 0 if not spec.device.startswith("cpu") else workers or default_workers()
-    try:
-        with _Progress(spec) as progress:
-            result = run_study(spec, folder, workers=n_workers, on_start=progress.start, on_cell=progress.advance)
-    except (Interrupted, KeyboardInterrupt):
-        say(f"stopped; finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}")
-        sys.exit(130)
+    processes = n_workers(workers, len(spec.cells) if spec.device.startswith("cpu") else 1)
+    report_study(folder, _run(spec, folder, processes), thresholds, as_json=as_json)
+
+
+def thresholds_of(given: Given) -> Thresholds:
+    """The thresholds that were typed; the library's defaults stand for the rest."""
+    from kontrast.study import Thresholds
+
+    return Thresholds(**read(given, THRESHOLDS))
+
+
+def report_study(folder: Path, result: xr.Dataset, thresholds: Thresholds, *, as_json: bool) -> None:
+    """Judge a result, write its page, and print what was found."""
+    from kontrast.report import write_report
+    from kontrast.study import find
+
     findings = find(result, thresholds)
     show_findings(findings, write_report(folder, result, findings), as_json=as_json)
 
 
-def _spec(given: dict[str, Any], output: Path | None, resume: Path | None) -> StudySpec:
-    """The spec of the options that were given; the library's defaults stand for the rest."""
+def _spec(given: Given, output: Path | None, resume: Path | None) -> StudySpec:
+    """The spec of the options that were typed, or the one that is stored in a folder."""
     from kontrast.runs import Store
     from kontrast.study import StudySpec
 
+    fields = read(given, SPEC)
     if resume is None:
-        return StudySpec(**given)
-    if given or output is not None:
+        return StudySpec(**fields)
+    if fields or output is not None:
         raise InputError("--resume takes every option from its folder; leave out the others, or use --output")
     return StudySpec.from_dict(Store(resume).spec())
 
 
-def thresholds_from(tolerance: float | None, pca_tolerance: float | None, probe_margin: float | None) -> Thresholds:
-    """The thresholds that were given; the library's defaults stand for the rest."""
-    from kontrast.study import Thresholds
+def _run(spec: StudySpec, folder: Path, workers: int) -> xr.Dataset:
+    from kontrast.study import parse_cell, run_study
 
-    given = {"tolerance": tolerance, "pca_tolerance": pca_tolerance, "probe_margin": probe_margin}
-    return Thresholds(**{name: value for name, value in given.items() if value is not None})
-
-
-def _learning_rates(text: str | None, similarity: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        rates = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--learning-rate takes a number, or one a similarity, as in 0.1,0.003; got {text!r}"
-        ) from None
-    return rates * len(_similarities(similarity or "both") or ()) if len(rates) == 1 else rates
-
-
-def _count_or_word(text: str | None) -> int | str | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return text
-
-
-def _similarities(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    return ("cosine", "dot") if text == "both" else tuple(text.split(","))
+    resume = f"finished cells are kept. To go on: kontrast study --resume {shlex.quote(str(folder))}"
+    with stopped_by_ctrl_c(resume), Bar(spec.name, "cells", cost=lambda cell: parse_cell(cell)[0]) as bar:
+        return run_study(
+            spec,
+            folder,
+            workers=workers,
+            on_start=lambda missing: bar.start(len(spec.cells) - len(missing), missing),
+            on_cell=bar.advance,
+        )
 
 
 def show_findings(findings: Findings, page: Path, *, as_json: bool) -> None:
-    """What a study found, in words and tables or as JSON."""
+    """Print what a study found, in words and tables or as JSON."""
     if as_json:
-        typer.echo(json.dumps({**findings.as_dict(), "report": str(page)}, indent=2))
+        print_json({**findings.as_dict(), "report": str(page)}, indent=2)
         return
     from rich.console import Console
 
     console = Console(highlight=False)
     for found in findings.similarities:
         console.print(_table(found))
-        console.print(found.sentence, markup=False)
-        console.print()
+        _print_sentences(found.sentence, "")
     if findings.pca is not None:
         console.print(_pca_table(findings.pca))
-        console.print(findings.pca.sentence, markup=False)
+        _print_sentences(findings.pca.sentence, "")
     else:
-        console.print(f"no PCA view: {findings.spec.without_pca}", markup=False)
-    console.print()
+        _print_sentences(f"no PCA view: {findings.spec.without_pca}", "")
     if findings.probes is not None:
         console.print(_probe_table(findings.probes))
     if findings.labels is not None:
         console.print(_label_table(findings.labels))
-        console.print(f"labels: {findings.labels.sentence}", markup=False)
-        console.print()
-    console.print(f"verdict: {findings.headline}", markup=False)
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
+        _print_sentences(f"labels: {findings.labels.sentence}", "")
+    _print_sentences(f"verdict: {findings.headline}")
+    print_paths(report=page)
+
+
+def _print_sentences(*sentences: str) -> None:
+    """Print sentences of the library, which name arguments, in the words of the options."""
+    print_lines(*(in_options(sentence, (*SPEC, *THRESHOLDS)) for sentence in sentences))
 
 
 def _table(found: SimilarityFindings) -> Table:
@@ -325,50 +224,3 @@ def _exponent(law: PowerLaw | None) -> str:
     if law is None:
         return "–"
     return f"{law.exponent:.2f}±{law.high - law.exponent:.2f}" if law.n_points > 2 else f"{law.exponent:.2f}"
-
-
-class _Progress:
-    """A bar on standard error, its time left weighted by what cells of each width cost."""
-
-    def __init__(self, spec: StudySpec) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.spec, self.done = spec, 0
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[cells]} cells"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(stderr=True),
-        )
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar.live.is_started:  # stopping a bar that never started would print an empty line
-            self.bar.stop()
-
-    def start(self, missing: list[str]) -> None:
-        """Show what is stored already and what is left to do."""
-        self.bar.start()
-        self.done = len(self.spec.cells) - len(missing)
-        cost = sum(self._cost(cell) for cell in missing)
-        self.task = self.bar.add_task(
-            self.spec.name, total=cost or 1, completed=0 if missing else 1, cells=self._cells()
-        )
-
-    def advance(self, cell: str) -> None:
-        """One more cell is stored."""
-        self.done += 1
-        self.bar.update(self.task, advance=self._cost(cell), cells=self._cells())
-
-    def _cells(self) -> str:
-        return f"{self.done}/{len(self.spec.cells)}"
-
-    @staticmethod
-    def _cost(cell: str) -> int:
-        from kontrast.study import parse_cell
-
-        return parse_cell(cell)[0]

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kontrast.cli.program import Debug, app, plain_table, say
-from kontrast.errors import InputError
+from kontrast.cli.options import with_options
+from kontrast.cli.program import Debug, Workers, app, plain_table, print_json, print_lines, print_paths, say
+from kontrast.cli.progress import Bar, n_workers, stopped_by_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
 
-    from kontrast.claims import Claim, Record
+    from kontrast.claims import Claim, Record, Setting
 
 CLAIMS = Path("kontrast-claims")
+ON_GPU = 8  # processes that share a GPU well: much of a claim is small work on the CPU
 
 
 @app.command()
+@with_options(also=[("kontrast.claims", "Setting")])
 def verify(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Claims by id or prefix, as in A.prop10 or A; all without.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the claims, and measure none.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Small settings: seconds a claim.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the claims by paper, and measure none.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings: seconds per claim.")] = False,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,65 +43,63 @@ def verify(
         int | None, typer.Option(help="Runs that are averaged.", show_default="each claim's own number")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, cuda:1 …; on cuda the paper's own scale, unless --quick.")
+        str, typer.Option(help="cpu, cuda, cuda:1, …; on cuda the paper's own scale, unless --quick.")
     ] = "cpu",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Results folder.", show_default="kontrast-claims/SCALE-HASH"),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes, one thread each.", show_default="one a core; at most 8 on cuda")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a claim, one a line.")] = False,
+    workers: Workers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim, one per line.")] = False,
     debug: Debug = False,
 ) -> None:
     """Measure the papers' claims again: verdicts, numbers, figures, and corrections where a claim is wrong.
 
-    Finished claims are kept: the same command goes on where it was stopped. Exit code 0 when every verdict is the one
-    recorded in the project's own table, 1 when one is not.
+    Finished claims are kept: the same command goes on where it was stopped. The exit code is 0 when every verdict is
+    the one recorded in the project's own table, and 1 when one is not.
     """
     from kontrast.claims import Setting, select, stored_records, verification_name, verification_spec
-    from kontrast.claims import verify as run_verification
     from kontrast.report import write_claims_report
-    from kontrast.runs import Interrupted, default_workers
 
     claims = select(ids or [])
     if show_list:
         _list_claims(claims, as_json=as_json)
         return
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
     on_gpu = not device.startswith("cpu")
-    setting = Setting(
-        scale="quick" if quick else "paper" if on_gpu else "full",
-        device=device,
-        n_seeds=seeds,
-        data=tuple(data or ()),
-    )
+    processes = n_workers(workers, len(claims), most=ON_GPU if on_gpu else None)
+    scale: Any = "quick" if quick else "paper" if on_gpu else "full"
+    setting = Setting(scale=scale, device=device, n_seeds=seeds, data=tuple(data or ()))
     spec = verification_spec(setting)
     folder = output or CLAIMS / verification_name(spec)
-    # Much of a claim is small work on the CPU, so a few processes share a GPU well; one claim needs no second process.
-    n_workers = min(workers or (min(8, default_workers()) if on_gpu else default_workers()), len(claims))
-    try:
-        with _ClaimProgress() as progress:
-            records = run_verification(
-                ids or [],
-                setting,
-                folder,
-                workers=0 if n_workers == 1 else n_workers,
-                command=shlex.join(["kontrast", *sys.argv[1:]]),
-                on_start=progress.start,
-                on_done=progress.advance,
-            )
-    except (Interrupted, KeyboardInterrupt):
-        say(f"stopped; finished claims are kept in {folder}: run the same command to go on")
-        sys.exit(130)
+    records = _run(claims, setting, folder, processes)
     _show_claims(records, write_claims_report(folder, stored_records(folder), spec), as_json=as_json)
     sys.exit(0 if all(record.as_recorded for record in records) else 1)
 
 
+def _run(claims: Sequence[Claim], setting: Setting, folder: Path, workers: int) -> list[Record]:
+    from kontrast.claims import verify
+
+    costs = {claim.id: claim.cost for claim in claims}
+    bar = Bar("claims", "claims", cost=costs.__getitem__)
+
+    def start(done: list[str], missing: list[str]) -> None:
+        if missing:
+            bar.start(len(done), missing)
+
+    with stopped_by_ctrl_c(f"finished claims are kept in {folder}: run the same command to go on"), bar:
+        return verify(
+            list(costs),
+            setting,
+            folder,
+            workers=workers,
+            command=shlex.join(["kontrast", *sys.argv[1:]]),
+            on_start=start,
+            on_done=bar.advance,
+        )
+
+
 def report_claims(folder: Path, spec: dict[str, Any], *, as_json: bool) -> None:
-    """The page and the words of stored claims."""
+    """Write the page of stored claims, and print them."""
     from kontrast.claims import reservations, stored_records
     from kontrast.report import write_claims_report
 
@@ -109,28 +110,38 @@ def report_claims(folder: Path, spec: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
+    """Print the claims under the papers they come from, with the files that measure them."""
     if as_json:
+        names = ("id", "title", "source", "printed", "corrected")
         for claim in claims:
-            shown = {"id": claim.id, "title": claim.title, "source": claim.source, "recorded": claim.recorded.value}
-            typer.echo(
-                json.dumps({**shown, "printed": claim.printed, "corrected": claim.corrected}, ensure_ascii=False)
-            )
+            shown = {name: getattr(claim, name) for name in names}
+            print_json({**shown, "recorded": claim.recorded.value, "file": _file(claim)})
         return
     from rich.console import Console
     from rich.markup import escape
 
-    table = plain_table()
-    for heading in ("claim", "statement", "recorded verdict", "source"):
-        table.add_column(heading, no_wrap=heading == "claim")
-    for claim in claims:
-        table.add_row(claim.id, escape(claim.title), claim.recorded.value, escape(claim.source))
-    Console(highlight=False).print(table)
+    from kontrast.claims import PAPERS
+
+    for letter, of_paper in groupby(claims, key=lambda claim: claim.id[0]):
+        print_lines(f"Paper {letter}. {PAPERS[letter]}")
+        table = plain_table()
+        for heading in ("claim", "statement", "recorded verdict", "source, file"):
+            table.add_column(heading, no_wrap=heading == "claim", overflow="fold")
+        for claim in of_paper:
+            where = f"{claim.source}\n{_file(claim)}"
+            table.add_row(claim.id, escape(claim.title), claim.recorded.value, escape(where))
+        Console(highlight=False).print(table)
+
+
+def _file(claim: Claim) -> str:
+    """The file that measures a claim, within the package."""
+    return claim.measure.__module__.removeprefix("kontrast.").replace(".", "/") + ".py"
 
 
 def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> None:
     if as_json:
         for record in records:
-            typer.echo(json.dumps(record.as_dict(), ensure_ascii=False))
+            print_json(record.as_dict())
         return
     from rich.console import Console
     from rich.markup import escape
@@ -149,17 +160,14 @@ def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> Non
     console.print(table)
     if corrections := _corrections(records):
         console.print(corrections)
-    for record in records:
-        for warning in record.evidence.warnings:
-            console.print(f"{record.claim.id}: warning: {warning}", markup=False)
-    differing = [record.claim.id for record in records if not record.as_recorded]
-    if differing:
-        console.print(f"not as recorded: {', '.join(differing)}", markup=False)
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
+    print_lines(*(f"{one.claim.id}: warning: {said}" for one in records for said in one.evidence.warnings))
+    if differing := [record.claim.id for record in records if not record.as_recorded]:
+        print_lines(f"not as recorded: {', '.join(differing)}")
+    print_paths(report=page)
 
 
 def _corrections(records: Sequence[Record]) -> Table | None:
-    """Of claims that were decided and do not simply hold, what is right; where nothing is, the statement itself."""
+    """The corrections of claims that were decided and do not simply hold; the statement itself where there is none."""
     from rich.markup import escape
 
     from kontrast.claims import Verdict
@@ -172,36 +180,3 @@ def _corrections(records: Sequence[Record]) -> Table | None:
             said = record.claim.corrected or f"{record.verdict.value}: {record.claim.printed}"
             table.add_row(record.claim.id, escape(said))
     return table if table.row_count else None
-
-
-class _ClaimProgress:
-    """A bar over claims on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-
-    def __enter__(self) -> _ClaimProgress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar.live.is_started:  # stopping a bar that never started would print an empty line
-            self.bar.stop()
-
-    def start(self, done: list[str], missing: list[str]) -> None:
-        """Show what is stored already and what is left to do."""
-        if missing:
-            self.bar.start()
-            self.task = self.bar.add_task("claims", total=len(done) + len(missing), completed=len(done))
-
-    def advance(self, claim_id: str) -> None:
-        """One more claim is stored."""
-        self.bar.update(self.task, advance=1, description=claim_id)

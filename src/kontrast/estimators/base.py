@@ -1,26 +1,26 @@
-"""What the estimators share: options checked before any work, `transform`, and files."""
+"""The base of the estimators: options checked before any work, `transform`, and their state for files."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kontrast.checks import require_whole
+from kontrast.checks import as_whole, require_whole, resolve_device, resolve_dtype
 from kontrast.data import Affine, GaussianNoise, View, fresh_view, parse_view
 from kontrast.errors import InputError
-from kontrast.estimators.samples import Samples, read_samples
+from kontrast.estimators.features import choice_from_state, choice_state
+from kontrast.estimators.samples import Samples, read_image_shape, read_samples
 from kontrast.kernels import Kernel
-from kontrast.nets import FeatureMap
+from kontrast.nets import FeatureMap, activation_from
 from kontrast.pca import KernelFeatures
 
 BATCH_ENTRIES = 2**25  # features of a batch: the same on every device, so that views are the same
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def all_or_nothing(fit: F) -> F:
-    """A fit that fails leaves the model as it was."""
+    """Decorate a fit so that one that fails leaves the model as it was."""
 
     @functools.wraps(fit)
     def guarded(self: Any, *args: Any, **options: Any) -> Any:
@@ -64,11 +64,12 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     """
 
     n_components: int
+    width: Any
     features: Any
     views: Any
     image_shape: Any
-    device: str | None
-    dtype: str | None
+    device: Any
+    dtype: Any
     random_state: Any
     progress: bool
 
@@ -79,12 +80,40 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     kernel_error_: float | None
     eigenvalue_errors_: np.ndarray[Any, Any] | None
     sample_shape_: tuple[int, ...]
+
+    eigenvalue_meaning: ClassVar[str]  # in words, for people
+    _kinds: ClassVar[dict[str, type[ClosedFormEmbedding]]] = {}  # every estimator by its name, for files
     _numbers: ClassVar[tuple[str, ...]] = ()  # what else a fit finds, by the names of the attributes
+    _former_names: ClassVar[dict[str, str]] = {}  # arguments as older files call them
+    _option_names: ClassVar[dict[str, str | None]] = {
+        "random_state": "--seed",
+        "delta": None,
+        "n_landmarks": None,
+        "progress": None,
+    }
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ClosedFormEmbedding._kinds[cls.__name__] = cls
+
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        require_whole("n_components", self.n_components)
+        if not (isinstance(self.views, str) or callable(self.views)):
+            raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
+        if isinstance(self.views, str) and self.views != "auto":
+            parse_view(self.views)
+        if self.device is not None:
+            resolve_device(self.device)
+        if self.dtype is not None:
+            resolve_dtype(self.dtype)
+        if self.image_shape is not None:
+            read_image_shape(self.image_shape)
 
     def transform(self, X: Any) -> Any:
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
         check_is_fitted(self, "components_")
-        samples = self._samples(X, reset=False, device=str(self._frame.device), dtype=_word(self._frame.dtype))
+        samples = self._samples(X, reset=False, device=self._frame.device, dtype=self._frame.dtype)
         rows = max(1, TRANSFORM_ENTRIES[self._frame.device.type] // len(self._frame))
         out = torch.empty(len(samples), self._frame.shape[1], dtype=self._frame.dtype, device=self._frame.device)
         for batch in samples.batches(rows):
@@ -105,6 +134,89 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
         return save_model(self, path)
 
+    def summary(self) -> str:
+        """The features and views in a few words, for people."""
+        word = choice_state(self.features)
+        kind = word["kind"] if isinstance(word, dict) else word or "encoder"
+        return f"{kind} features of width {self.width}, {self._views_in_words}"
+
+    @property
+    def _views_in_words(self) -> str:
+        options = self.get_params(deep=False)
+        return f"{options.get('n_views', options.get('n_positives'))} × {self.views}"
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        """The fitted model without its features, as JSON types and arrays, from which `from_state` makes it again."""
+        arrays = {"components": self.components_, "eigenvalues": self.eigenvalues_}
+        for name, array in (("mean", self.mean_), ("eigenvalue_errors", self.eigenvalue_errors_)):
+            if array is not None:
+                arrays[name] = array
+        words = {
+            "parameters": self._parameter_state(),
+            "n_features_in": self.n_features_in_,
+            "sample_shape": list(self.sample_shape_),
+            "feature_names_in": [str(name) for name in getattr(self, "feature_names_in_", ())],
+            "kernel_error": self.kernel_error_,
+            "numbers": {name: getattr(self, name) for name in self._numbers},
+        }
+        return words, arrays
+
+    @classmethod
+    def from_state(
+        cls,
+        words: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        features: FeatureMap,
+        encoder: Any,
+        device: str | torch.device | None,
+    ) -> Self:
+        """The model that `state` describes, over its features; `encoder` is the user's own, where it stands on one."""
+        model = cls(**{**cls._parameters_from_state(words["parameters"], encoder), "device": device})
+        model.n_features_in_ = int(words["n_features_in"])
+        model.sample_shape_ = tuple(words["sample_shape"])
+        if words["feature_names_in"]:
+            model.feature_names_in_ = np.array(words["feature_names_in"], dtype=object)
+        model.kernel_error_, model.eigenvalue_errors_ = words["kernel_error"], arrays.get("eigenvalue_errors")
+        for name in cls._numbers:
+            setattr(model, name, float(words["numbers"][name]))
+        tensors = {
+            name: torch.from_numpy(arrays[name]).to(resolve_device(device or "cpu"))
+            for name in ("components", "eigenvalues", "mean")
+            if name in arrays
+        }
+        model._fit_dtype = tensors["components"].dtype
+        return model._finish(features, tensors["components"].mT, tensors["eigenvalues"], tensors.get("mean"))
+
+    def _parameter_state(self) -> dict[str, Any]:
+        """The arguments as JSON types; those that are objects by what makes them again, or None."""
+        state: dict[str, Any] = self.get_params(deep=False)
+        del state["device"], state["progress"]
+        for name, value in state.items():
+            if isinstance(value, np.generic):
+                state[name] = value.item()
+            if isinstance(value, float) and math.isinf(value):
+                state[name] = "inf"
+        state["features"] = choice_state(self.features)
+        state["views"] = _view_state(self.views)
+        state["random_state"] = as_whole(self.random_state)
+        if self.dtype is not None:
+            state["dtype"] = str(resolve_dtype(self.dtype)).removeprefix("torch.")
+        if self.image_shape is not None:
+            state["image_shape"] = [int(size) for size in self.image_shape]
+        if "activation" in state:
+            state["activation"] = activation_from(state["activation"]).name
+        return state
+
+    @classmethod
+    def _parameters_from_state(cls, state: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
+        named = {cls._former_names.get(name, name): value for name, value in state.items()}
+        parameters = {name: math.inf if value == "inf" else value for name, value in named.items()}
+        parameters["features"] = choice_from_state(state["features"], encoder)
+        parameters["views"] = state["views"] or "auto"
+        if state["image_shape"] is not None:
+            parameters["image_shape"] = tuple(state["image_shape"])
+        return parameters
+
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
@@ -114,16 +226,14 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _check_options(self) -> None:
-        """Refuse what needs no data to be seen as wrong."""
-        require_whole("n_components", self.n_components)
-        if not (self.views == "auto" or isinstance(self.views, str) or callable(self.views)):
-            raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
-        if isinstance(self.views, str) and self.views != "auto":
-            parse_view(self.views)
-
     def _samples(
-        self, X: Any, *, reset: bool, min_samples: int = 1, device: str | None = None, dtype: str | None = None
+        self,
+        X: Any,
+        *,
+        reset: bool,
+        min_samples: int = 1,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Samples:
         return read_samples(
             self,
@@ -136,7 +246,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         )
 
     def _samples_to_fit(self, X: Any) -> Samples:
-        """Two samples at least, of which not all are the same."""
+        """The samples; refuses fewer than two, and samples that are all the same."""
         samples = self._samples(X, reset=True, min_samples=2)
         first = samples[:1]
         if all(bool((samples[batch] == first).all()) for batch in samples.batches(1024)):
@@ -144,7 +254,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return samples
 
     def _view(self, samples: Samples) -> View:
-        """The view that was asked for, refusing what is none, at the latest when it makes one."""
+        """The view that was asked for; one of the user's own is checked whenever it is called."""
         if self.views == "auto":
             return Affine() if samples.is_image else GaussianNoise(0.1)
         if isinstance(self.views, str):
@@ -167,27 +277,23 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
 
 def generator_of(random_state: Any) -> torch.Generator:
-    """A stream of its own; None counts as 0, so that the same call gives the same numbers."""
+    """A generator of the estimator's own; None counts as 0, so that the same call gives the same numbers."""
     if isinstance(random_state, np.random.RandomState):
         seed = int(random_state.randint(2**31))
-    elif random_state is None or isinstance(random_state, int | np.integer):
-        seed = int(random_state or 0)
     else:
-        check_random_state(random_state)  # says what is allowed
-        raise InputError(f"random_state must be a whole number, a RandomState or None, got {random_state!r}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"random_state must lie in 0 to 2**63 - 1, got {seed}")
+        given = 0 if random_state is None else random_state
+        seed = require_whole("random_state", given, least=0, most=2**63 - 1, otherwise=", a RandomState or None")
     return torch.Generator().manual_seed(seed)
 
 
 class KernelShare:
-    """How much of a kernel's diagonal features hold, over batches."""
+    """The share of a kernel's diagonal that features hold, added up over batches."""
 
     def __init__(self, kernel: Kernel | None) -> None:
         self.kernel, self.held, self.whole = kernel, 0.0, 0.0
 
     def seen(self, x: Tensor, phi: Tensor) -> Tensor:
-        """Samples and their features, which are given back."""
+        """Count samples with their features, and return the features."""
         if self.kernel is not None:
             self.held += float(phi.square().sum(dtype=torch.float64))
             self.whole += float(self.kernel.diagonal(x).sum(dtype=torch.float64))
@@ -218,9 +324,16 @@ def eigenvalue_errors(values: Tensor, with_half: Tensor) -> np.ndarray[Any, Any]
 
 
 def batch_rows(n_features: int) -> int:
-    """How many samples have their features computed at a time in `fit`."""
+    """The number of samples whose features `fit` computes at a time."""
     return max(64, BATCH_ENTRIES // n_features)
 
 
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _view_state(view: Any) -> str | None:
+    """The text of a view; None for one that has none, which a fitted model no longer needs."""
+    if isinstance(view, str):
+        return view
+    try:
+        parse_view(str(view))
+    except InputError:
+        return None
+    return str(view)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kontrast.checks import require_components
-from kontrast.data import ImageShape, View
+from kontrast.data import View
 from kontrast.errors import ConvergenceError, InputError, TooManyComponentsError
 from kontrast.estimators.base import KernelShare, eigenvalue_errors, half_span
 from kontrast.estimators.features import LANDMARKS, FeatureChoice, FeatureOptions
@@ -29,35 +29,40 @@ class ContrastivePCA(PairEmbedding):
     The loss (8), or (10) for the cosine, is $-\mathrm{Tr}(W^\top \tilde C W)$ with
     $C = \frac1N \sum_n \varphi_n (\bar\varphi_n^+ - \bar\varphi_n^-)^\top$: anchors attract their positives and repel
     their negatives. Its minimum is reached by the eigenvectors of the largest eigenvalues. A wide network trained on it
-    comes close to this solution (claims A.thm17, A.pca).
+    comes close to this solution (claims A.lem17, A.pca).
 
     Args:
-        n_components: the dimension of the embedding.
-        width: the number of features (of filters, for patches), or `math.inf` for their limit, a kernel.
-        features: "random" (the hidden layer of paper A's network), "fourier", "patches", `Fourier(…)` or `Patches(…)`
-            with their options, a frozen `nn.Module`, or a function of a batch; `width` is not used with the last two.
-        activation: of the random network.
-        depth: its number of hidden layers.
+        n_components: dimension of the embedding.
+        width: number of features, or of filters for patches; `math.inf` is their limit, a kernel.
+        features: "random" (the hidden layer of paper A's network), "fourier" or "patches". In Python also `Fourier(…)`
+            or `Patches(…)` with options of their own, a frozen `nn.Module`, or a function of a batch; `width` has no
+            meaning for the last two.
+        activation: activation of the random network.
+        depth: number of hidden layers of the random network.
         similarity: "cosine" divides features by their norms, (10); "dot" does not, (8).
         delta: the δ of (10); blank samples need it to be positive.
-        views: how `fit` makes positives: a text such as "crop+flip+noise:0.05" or a `View`; "auto" is affine for images
-            and noise of deviation 0.1 for rows.
-        n_positives: views of each anchor that count as positives; their mean enters.
-        negatives: how many other samples, drawn at random, an anchor repels; or "all", the expectation over them.
-        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
-        n_landmarks: at infinite width, the samples that span the solution (Nyström); None is exact up to 12,000 points
+        views: augmentations joined by +, as in "crop+flip+noise:0.05": crop, flip, affine, brightness, contrast, gray
+            for images; noise, mask, mixup for all data; "auto" is affine for images and noise:0.1 for rows. Or a
+            `View`.
+        n_positives: views of each anchor that count as its positives. Their mean enters.
+        negatives: the number of other samples, drawn at random, that an anchor repels; or "all", the expectation over
+            them.
+        image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32).
+        n_landmarks: at infinite width, the samples that span the solution (Nyström). None is exact up to 12,000 points
             (130,000 on a GPU) of anchors with their positives and negatives, and 2048 landmarks above.
-        device: "cpu", "cuda", …; None is where X is.
-        dtype: "float32" or "float64"; None is X's own, float32 for bytes.
-        random_state: a seed or a RandomState; None counts as 0.
+        device: "cpu", "cuda", "cuda:1", … None is where X is.
+        dtype: "float32" or "float64". None is X's own, float32 for bytes.
+        random_state: seed of all random numbers. Or a RandomState; None counts as 0.
         progress: show a bar.
     """
+
+    eigenvalue_meaning = "how much closer a dimension brings a sample to its views than to other samples"
 
     def __init__(
         self,
         n_components: int = 32,
         *,
-        width: float = math.inf,
+        width: int | float = math.inf,
         features: FeatureChoice = "random",
         activation: Any = "relu",
         depth: int = 1,
@@ -66,11 +71,11 @@ class ContrastivePCA(PairEmbedding):
         views: str | View = "auto",
         n_positives: int = 1,
         negatives: int | Literal["all"] = "all",
-        image_shape: ImageShape | None = None,
+        image_shape: tuple[int, ...] | None = None,
         n_landmarks: int | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        random_state: Any = 0,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        random_state: int | np.random.RandomState | None = 0,
         progress: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -90,8 +95,9 @@ class ContrastivePCA(PairEmbedding):
         self.random_state = random_state
         self.progress = progress
 
-    def _check_options(self) -> None:
-        super()._check_options()
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        super().check_options()
         FeatureOptions.of(self)
 
     def _fit(self, pairs: DrawnPairs | GivenPairs, generator: torch.Generator) -> Self:

@@ -1,4 +1,4 @@
-"""`DeepLinearSSL`: what a deep linear network under orthogonality learns (paper B, Sec. 4), at any time of training."""
+"""`DeepLinearSSL`: a deep linear network under orthogonality (paper B, Sec. 4), at any time of its training."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import features_not_finite, is_number, require_components, require_whole
-from kontrast.data import ImageShape, View
+from kontrast.checks import features_not_finite, require_components, require_not_negative, require_type, require_whole
+from kontrast.data import View
 from kontrast.deep_linear import Flow, Method, deep_linear_flow, flow_law
 from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.estimators.base import KernelShare, batch_rows
@@ -38,29 +38,31 @@ class DeepLinearSSL(PairEmbedding):
     (`center=False`, the paper's own C) a large mean, times what views add to the N samples on average, drowns C.
 
     Args:
-        n_components: z, the dimension of the embedding.
-        time: of training, from 0 (the random network) to `math.inf`; on the scale of one over the eigenvalues and their
-            gaps. An equation without an exact solution is followed up to α · time · max |λ| = 200,000.
-        depth: the number of hidden layers. It makes "polar" and "oja" faster; the span at the end is the same.
-        flow: the kind of descent, see `kontrast.deep_linear.flow_law`: "grassmann" is the paper's (8), "polar" is what
-            projected gradient descent follows, "oja" the canonical metric of the Stiefel manifold, whose exact solution
-            is one up to a rotation of the outputs.
-        width: of the hidden layers, at least d; None is d + n_components. It matters through the random start, and at
-            `time=math.inf` where it is d: then every output keeps its length, also where that costs (claim B.prop3).
+        n_components: dimension of the embedding.
+        time: training time of the linear network, learning rate × steps, from 0 to `math.inf`. The scale is one over
+            the eigenvalues and their gaps. An equation without an exact solution is followed up to
+            α · time · max |λ| = 200,000.
+        depth: number of hidden layers. It makes "polar" and "oja" faster; the span at the end is the same.
+        flow: descent of the linear network: "grassmann", "polar" or "oja". See `kontrast.deep_linear.flow_law`:
+            "grassmann" is the paper's (8), "polar" is the limit of projected gradient descent, "oja" descends in the
+            canonical metric of the Stiefel manifold; its exact solution holds up to a rotation of the outputs.
+        width: width of the hidden layers, at least the number d of inputs. None is d + n_components. It matters through
+            the random start, and at `time=math.inf` where it is d: then every output keeps its length, also where that
+            costs (claim B.prop3).
         start: the map (d, n_components) at time 0, u(x) = start^T x, instead of a random network's: `net(torch.eye(d))`
             of your own. Its singular values are at most 1.
-        center: subtract the mean μ of the anchors: u(x) = components_ (x − μ). The non-contrastive loss, whose C is
-            −E[x x^T] and not a covariance, is another one without.
+        center: subtract the mean μ of the anchors: u(x) = components_ (x − μ). Without it the non-contrastive loss,
+            whose C is −E[x x^T] and not a covariance, is another one.
         contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
         features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
             the linear network.
         views: as in `ContrastivePCA`.
         n_positives: as in `ContrastivePCA`.
         negatives: as in `ContrastivePCA`.
-        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
-        device: "cpu", "cuda", …; None is where X is.
-        dtype: "float32" or "float64"; None is X's own, float32 for bytes.
-        random_state: a seed or a RandomState; None counts as 0.
+        image_shape: as in `ContrastivePCA`.
+        device: as in `ContrastivePCA`.
+        dtype: as in `ContrastivePCA`.
+        random_state: as in `ContrastivePCA`.
         progress: show a bar.
 
     Attributes:
@@ -75,7 +77,18 @@ class DeepLinearSSL(PairEmbedding):
     """
 
     loss_: float
+    eigenvalue_meaning = (
+        "of the loss, so that below 0 they say how much closer a dimension brings a sample to its views than to other "
+        "samples"
+    )
     _numbers: ClassVar[tuple[str, ...]] = ("loss_",)
+    _former_names: ClassVar[dict[str, str]] = {"centre": "center"}
+    _option_names: ClassVar[dict[str, str | None]] = {
+        "start": None,
+        "center": None,
+        "contrastive": None,
+        "features": None,
+    }
 
     def __init__(
         self,
@@ -92,10 +105,10 @@ class DeepLinearSSL(PairEmbedding):
         views: str | View = "auto",
         n_positives: int = 1,
         negatives: int | Literal["all"] = "all",
-        image_shape: ImageShape | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        random_state: Any = 0,
+        image_shape: tuple[int, ...] | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        random_state: int | np.random.RandomState | None = 0,
         progress: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -116,14 +129,13 @@ class DeepLinearSSL(PairEmbedding):
         self.random_state = random_state
         self.progress = progress
 
-    def _check_options(self) -> None:
-        super()._check_options()
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        super().check_options()
         flow_law(self.flow, depth=self.depth)
-        if not is_number(self.time) or not self.time >= 0:
-            raise InputError(f"time must be a number of at least 0, or math.inf, got {self.time!r}")
+        require_not_negative(time=self.time)
         for name in ("center", "contrastive"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            require_type(name, getattr(self, name), (bool, np.bool_), "pass True or False")
         if not self.contrastive and self.negatives != "all":
             raise InputError(
                 f"contrastive=False repels nothing, got negatives={self.negatives!r}; leave one of them out"
@@ -136,6 +148,15 @@ class DeepLinearSSL(PairEmbedding):
             )
         if self.features != "input" and (isinstance(self.features, str) or not callable(self.features)):
             raise InputError(f"features must be 'input', an nn.Module or a function, got {self.features!r}")
+
+    def summary(self) -> str:
+        """The network and its views in a few words, for people."""
+        trained = f"network of {self.depth} hidden layer(s), {self.flow} flow to time {self.time}"
+        return f"{'network at the end of training' if self.time == math.inf else trained}, {self._views_in_words}"
+
+    def _parameter_state(self) -> dict[str, Any]:
+        start = None if self.start is None else torch.as_tensor(self.start).tolist()
+        return {**super()._parameter_state(), "start": start}
 
     def _fit(self, pairs: Pairs, generator: torch.Generator) -> Self:
         samples = pairs.anchors
@@ -169,7 +190,7 @@ class DeepLinearSSL(PairEmbedding):
         return self._finish(features, flow.maps[0], flow.eigenvalues[:k], mean)
 
     def _mean(self, features: FeatureMap, pairs: Pairs) -> Tensor:
-        """Of the anchors' features, in their number type."""
+        """The mean of the anchors' features, in their number type."""
         samples, d = pairs.anchors, features(pairs.anchors[:2]).shape[1]
         total = torch.zeros(d, dtype=torch.float64, device=samples.device)
         for batch in samples.batches(batch_rows(d)):
@@ -185,7 +206,7 @@ class DeepLinearSSL(PairEmbedding):
             values, frame = leading_eigenpairs(-C, k, moments, self._fit_dtype)
         except TooManyComponentsError as error:
             raise TooManyComponentsError(
-                f"n_components={k}, but only {error.most} eigenvalues of the data matrix are negative, so that other "
+                f"n_components={k}, but only {error.most} eigenvalues of the data matrix are negative, and further "
                 f"outputs tend to 0; ask for at most {error.most} or for a finite time, or give more samples",
                 error.most,
             ) from None

@@ -1,16 +1,16 @@
-"""What stands behind `features=`: a word, a word with its own options, or an encoder, as a frozen map or a kernel."""
+"""The argument `features=`: a word, a word with its own options, or an encoder, made into a frozen map or a kernel."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_positive, require_whole
+from kontrast.checks import require_choice, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.estimators.samples import Samples
 from kontrast.kernels import CosineKernel, GaussianKernel, InfiniteNetwork, Kernel, NetworkKernel
@@ -49,8 +49,8 @@ class Fourier:
 class Patches:
     """`features="patches"`: convolutions of images with `width` whitened random patches; see `nets.PatchFeatures`.
 
-    `size` is the side of a patch, a fifth of the image's (3 at least) without; responses above `threshold` are averaged
-    over `grid` × `grid` cells; `contrast_floor` is the deviation below which a patch counts as flat: 0.1 suits
+    `size` is the side of a patch; None is a fifth of the image's, and at least 3. Responses above `threshold` are
+    averaged over `grid` × `grid` cells. `contrast_floor` is the deviation below which a patch counts as flat: 0.1 suits
     drawings, 0.03 photographs.
     """
 
@@ -67,17 +67,29 @@ FeatureChoice = str | Network | Fourier | Patches | Encoder
 
 
 def read_choice(features: Any) -> Network | Fourier | Patches | Encoder:
-    """The choice that was written; refuses what is none."""
+    """The features that were chosen; refuses what is no choice."""
+    chosen = WORDS.get(features) if isinstance(features, str) else features
+    if isinstance(chosen, Network | Fourier | Patches) or callable(chosen):
+        return chosen
+    given = repr(features) if isinstance(features, str) else type(features).__name__
+    raise InputError(f"features must be one of {', '.join(WORDS)}, an nn.Module or a function, got {given}")
+
+
+def choice_state(features: Any) -> Any:
+    """The choice in JSON: the word that was given, or its options; None for an encoder."""
     if isinstance(features, str):
-        if features not in WORDS:
-            words = ", ".join(WORDS)
-            raise InputError(f"features must be one of {words}, an nn.Module or a function, got {features!r}")
-        return WORDS[features]
-    if isinstance(features, Network | Fourier | Patches) or callable(features):
-        return features  # type: ignore[no-any-return]
-    raise InputError(
-        f"features must be one of {', '.join(WORDS)}, an nn.Module or a function, got {type(features).__name__}"
-    )
+        return features
+    for word, kind in WORDS.items():
+        if isinstance(features, type(kind)):
+            return {"kind": word, **asdict(features)}
+    return None
+
+
+def choice_from_state(state: Any, encoder: Any) -> Any:
+    """The choice that `choice_state` wrote; `encoder` stands for one of the user's own."""
+    if not isinstance(state, dict):
+        return encoder if state is None else state
+    return type(WORDS[state["kind"]])(**{name: value for name, value in state.items() if name != "kind"})
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class FeatureOptions:
     """The estimators' options that make features, and the features and kernels they make."""
 
     features: Any
-    width: float
+    width: int | float
     activation: Any
     depth: int
     similarity: str
@@ -94,15 +106,14 @@ class FeatureOptions:
 
     @classmethod
     def of(cls, estimator: Any) -> Self:
-        """Those of an estimator, checked."""
+        """The options of an estimator, checked."""
         return cls(**{field.name: getattr(estimator, field.name) for field in fields(cls)})
 
     def __post_init__(self) -> None:
         if self.n_landmarks is not None:
             require_whole("n_landmarks", self.n_landmarks, otherwise=", or None")
         choice = read_choice(self.features)
-        if self.similarity not in ("cosine", "dot"):
-            raise InputError(f"similarity must be cosine or dot, got {self.similarity!r}")
+        require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_positive(delta=self.delta)
         if not isinstance(choice, Network) and (self.depth, self.activation) != (1, "relu"):
             raise InputError("depth and activation belong to features='random'; leave them out, or leave features out")
@@ -112,7 +123,7 @@ class FeatureOptions:
             whole = int(self.width) if isinstance(self.width, float) and self.width.is_integer() else self.width
             require_whole("width", whole, otherwise=", or math.inf")
         require_whole("depth", self.depth)
-        InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what no activation is
+        InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what is no activation
 
     @property
     def is_infinite(self) -> bool:
@@ -121,7 +132,7 @@ class FeatureOptions:
 
     @property
     def landmarks(self) -> int:
-        """How many samples span a solution that is not exact."""
+        """The number of samples that span a solution that is not exact."""
         return int(self.n_landmarks or LANDMARKS)
 
     @property
@@ -153,12 +164,8 @@ class FeatureOptions:
             fourier = FourierFeatures.draw(d_in, int(self.width), length_scale=scale, generator=generator)
             return ScaledFeatures(fourier.to(*where), self.scale)
         if isinstance(choice, Patches):
-            patches = PatchFeatures.from_images(
-                _some(samples, generator),
-                int(self.width),
-                generator=generator,
-                **asdict(choice),
-            )
+            seen = _some(samples, generator)
+            patches = PatchFeatures.from_images(seen, int(self.width), generator=generator, **asdict(choice))
             return ScaledFeatures(patches.to(*where), self.scale)
         return ScaledFeatures(EncoderFeatures(choice), self.scale)
 
@@ -168,6 +175,15 @@ class InputFeatures:
 
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features
+
+    def state(self) -> dict[str, Any]:
+        """The number from which `from_state` makes the same features."""
+        return {"kind": "input", "n_features": self.n_features}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The features of a `state`."""
+        return cls(int(state["n_features"]))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, …) → (n, M)."""

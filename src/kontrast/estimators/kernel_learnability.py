@@ -1,4 +1,4 @@
-"""`KernelLearnability`: which labels a kernel or a frozen representation makes learnable, and from how many samples."""
+"""`KernelLearnability`: the labels that a kernel or frozen representation can learn, and from how many samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kontrast.checks import features_not_finite, in_words, is_number, require_positive, require_whole
-from kontrast.data import ImageShape
+from kontrast.checks import (
+    features_not_finite,
+    in_words,
+    is_number,
+    require_choice,
+    require_positive,
+    require_whole,
+)
 from kontrast.errors import InputError
 from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, generator_of
 from kontrast.estimators.samples import Samples, read_samples
@@ -41,10 +47,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class LearningCurve:
-    """What kernel regression makes of more and more labels, predicted or measured; k numbers of samples, c targets.
+    """Kernel regression from more and more labels, predicted or measured; k numbers of samples, c targets.
 
     Attributes:
-        n_samples: how many labelled samples, (k,).
+        n_samples: the number of labelled samples, (k,).
         test_error: mean squared error at samples without a label in the training set, as a share of the variance of
             the targets: 1 is that of predicting their mean, (k,).
         test_error_by_target: the same for each class or target, (k, c).
@@ -67,14 +73,14 @@ class LearningCurve:
 
 @dataclass(frozen=True)
 class SamplesNeeded:
-    """How many labels bring the error down: `n_samples`, None where none do, and a sentence that says why."""
+    """The number of labels that brings the error down, None where none does, and a sentence that says why."""
 
     n_samples: int | None
     sentence: str
 
 
 class KernelLearnability(BaseEstimator):  # type: ignore[misc]
-    r"""What kernel regression will learn of labels from n of them, before any probe is trained (paper D, Sec. 2.2).
+    r"""Predict what kernel regression learns from n labels, before any probe is trained (paper D, Sec. 2.2).
 
     The samples given to `fit` stand for all there are. A kernel over them has eigenfunctions; labels whose power lies
     in those of large eigenvalues are learned from few samples: the share $λ_i/(λ_i + κ)$ of mode i, with one κ for all
@@ -82,15 +88,16 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
 
     Args:
         kernel: "ntk" or "nngp" of an infinitely wide network, "linear", or a function k(x, y) of two batches that
-            returns the matrix of their kernel (`kontrast.spectral` has some). "linear" standardises every feature by
+            returns the matrix of their kernel (`kontrast.kernels` has some). "linear" standardises every feature by
             its mean and deviation over the samples, as `linear_probe` does, and adds a constant one for the intercept,
             of the mean squared norm of the others.
         features: what the kernel sees of a sample: None is the sample itself; or a frozen representation, a fitted
             estimator with `transform`, an `nn.Module` or a function of a batch, usually with kernel="linear".
         depth: hidden layers, of "ntk" and "nngp".
         activation: of "ntk" and "nngp".
-        ridge: of the regression, as a share of the mean of k(x, x). A very small one, such as 1e-6, interpolates; where
-            pairs of samples share features that no other has, predictions by points need a larger one.
+        relative_ridge: ridge of the regression as a share of the mean of k(x, x). A very small one, such as 1e-6,
+            interpolates; where pairs of samples share features that no other has, predictions by points need a larger
+            one.
         max_samples: of more samples, this many are drawn; their kernel is decomposed whole, 5000 in about 20 s.
         image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
         device: "cpu", "cuda", …; None is where X is.
@@ -117,19 +124,19 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         features: Any = None,
         depth: int = 1,
         activation: Any = "relu",
-        ridge: float = 1e-2,
+        relative_ridge: float = 1e-2,
         max_samples: int = 5000,
-        image_shape: ImageShape | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        random_state: Any = 0,
+        image_shape: tuple[int, ...] | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        random_state: int | np.random.RandomState | None = 0,
         progress: bool = False,
     ) -> None:
         self.kernel = kernel
         self.features = features
         self.depth = depth
         self.activation = activation
-        self.ridge = ridge
+        self.relative_ridge = relative_ridge
         self.max_samples = max_samples
         self.image_shape = image_shape
         self.device = device
@@ -139,22 +146,15 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
 
     @all_or_nothing
     def fit(self, X: Any, y: Any) -> Self:
-        """The kernel over the samples X, and the labels y in its eigenfunctions.
+        """Decompose the kernel over the samples X, and expand the labels y in its eigenfunctions.
 
         Args:
             X: samples, rows or images; all that have labels.
             y: class labels (n,), whole numbers, words or truth values; or real targets, floating-point (n,) or (n, c).
         """
-        self._check_options()
-        samples = read_samples(
-            self,
-            X,
-            reset=True,
-            image_shape=self.image_shape,
-            device=self.device,
-            dtype=self.dtype,
-            min_samples=3,
-        )
+        self.check_options()
+        where: dict[str, Any] = {"image_shape": self.image_shape, "device": self.device, "dtype": self.dtype}
+        samples = read_samples(self, X, reset=True, min_samples=3, **where)
         targets, classes, labels = _read_targets(y, len(samples))
         generator = generator_of(self.random_state)
         chosen = torch.arange(len(samples))
@@ -166,7 +166,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         self._K = K if K.dtype == torch.float64 else _rebuilt(self._system)
         self._labels = None if labels is None else labels.to(K.device)
         self._center, self._targets = center.to(K.device), centered.to(K.device)
-        self.ridge_ = float(self.ridge) * float(K.diagonal().mean())
+        self.ridge_ = float(self.relative_ridge) * float(K.diagonal().mean())
         v = self._system.coefficients(self._targets)
         self._powers = v.square()
         self.eigenvalues_ = self._system.eigenvalues.cpu().numpy()
@@ -182,16 +182,15 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         """The predicted curve, for training sets of each of the sizes `n_samples`, below M, drawn without replacement.
 
         Args:
-            n_samples: how many labelled samples.
+            n_samples: numbers of labelled samples.
             by: "spectrum" is paper D's formula, one κ for all samples: at once, and without accuracies. "points" has a
-                κ for every sample (`spectral.predict_at_points`), which takes some ten products of (M, M) matrices for
-                each size. It is closer where samples differ in how hard they are, and predicts the accuracy of class
-                labels, from Gaussian outputs: on digits 1 point too high with 16 labels a class, 4 with 8 and 7
-                with 2 of them.
+                κ for every sample (`learnability.predict_at_points`), which takes some ten products of (M, M) matrices
+                per size. It is closer where some samples are harder than others, and predicts the accuracy of class
+                labels, from Gaussian outputs: on digits 1 point too high with 16 labels per class, 4 with 8 and 7
+                with 2.
         """
         check_is_fitted(self, "eigenvalues_")
-        if by not in ("spectrum", "points"):
-            raise InputError(f"by must be spectrum or points, got {by!r}")
+        require_choice("by", by, ("spectrum", "points"))
         sizes = self._sizes(n_samples)
         found = [self._predicted(n) for n in sizes]
         errors, accuracy = torch.stack([one.unseen_error for one in found]), None
@@ -232,8 +231,8 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
     def samples_needed(self, error: float = 0.1) -> SamplesNeeded:
         """The smallest number of labels whose predicted `test_error`, by the spectrum, is at most `error`.
 
-        Where the error rises between, as at as many samples as features, this is the first of some 64 numbers, evenly
-        spaced on a logarithmic axis, that reaches it, made exact downwards.
+        Some 64 numbers, evenly spaced on a logarithmic axis, are tried in turn, and the first that reaches the error is
+        made exact downwards: the error may rise again above it, as it does at as many samples as features.
         """
         check_is_fitted(self, "eigenvalues_")
         if not is_number(error) or not 0 < error < 1:
@@ -250,7 +249,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         return SamplesNeeded(
             None,
             f"no number of labels among {self.n_samples_} samples brings the predicted error down to {error:.3g}: with "
-            f"{most} it is {self._error(most):.3g}; give more samples, or another kernel, features or ridge",
+            f"{most} it is {self._error(most):.3g}; give more samples, or another kernel, features or relative_ridge",
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -258,14 +257,15 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.required = True
         return tags
 
-    def _check_options(self) -> None:
-        require_positive(ridge=self.ridge)
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        require_positive(relative_ridge=self.relative_ridge)
         require_whole("max_samples", self.max_samples, least=3)
         require_whole("depth", self.depth)
         if not (callable(self.kernel) or (isinstance(self.kernel, str) and self.kernel in WORDS)):
             raise InputError(f"kernel must be one of {', '.join(WORDS)} or a function k(x, y), got {self.kernel!r}")
         if self.kernel in ("ntk", "nngp"):
-            InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what no activation is
+            InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what is no activation
         elif (self.depth, self.activation) != (1, "relu"):
             raise InputError("depth and activation belong to kernel='ntk' and 'nngp'; leave them out")
         if not (self.features is None or callable(self.features) or hasattr(self.features, "transform")):
@@ -362,7 +362,9 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         G.diagonal().add_(self.ridge_)
         L, info = torch.linalg.cholesky_ex(G)
         if int(info):
-            raise InputError(f"the kernel of {n} samples is singular to rounding; raise ridge (now {self.ridge:g})")
+            raise InputError(
+                f"the kernel of {n} samples is singular to rounding; raise relative_ridge (now {self.relative_ridge:g})"
+            )
         outputs = self._K[:, seen] @ torch.cholesky_solve(self._targets[seen], L)
         errors = (outputs - self._targets)[others].square().mean(0)
         hit = math.nan

@@ -1,4 +1,4 @@
-"""A fit for those who do not care how many components they get."""
+"""A fit for those to whom the number of components does not matter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Model = TypeVar("Model", bound=ClosedFormEmbedding)
 
 
 def fit_most_components(model: Model, X: Any) -> Model:
-    """Fit with `n_components`, or with as many as there are positive eigenvalues where they are fewer."""
-    while True:  # fewer features, then fewer positive eigenvalues; each turn asks for fewer
+    """Fit with `n_components`, or with one per positive eigenvalue where there are fewer of them."""
+    while True:  # limited by the features, then by positive eigenvalues; each turn asks for fewer
         try:
             return model.fit(X)  # type: ignore[no-any-return]
         except TooManyComponentsError as error:

@@ -1,9 +1,9 @@
-"""What the estimators over pairs share: anchors, positives and negatives in, and the moments of their features."""
+"""The base of the estimators over pairs: anchors, positives and negatives in, and the moments of their features."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,31 +27,36 @@ class PairEmbedding(ClosedFormEmbedding):
 
     n_positives: int
     negatives: int | Literal["all"]
+    _option_names: ClassVar[dict[str, str | None]] = {"n_positives": "--n-views", "negatives": None}
+
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        super().check_options()
+        require_whole("n_positives", self.n_positives)
+        if self.negatives != "all":
+            require_whole("negatives", self.negatives, otherwise=", or 'all'")
 
     @all_or_nothing
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Samples are anchors, fresh views of them positives, other samples negatives; `y` is ignored."""
-        self._check_options()
-        n_positives = require_whole("n_positives", self.n_positives)
-        if self.negatives != "all":
-            require_whole("negatives", self.negatives, otherwise=", or 'all'")
+        """Fit to samples as anchors, with fresh views as positives and other samples as negatives; `y` is ignored."""
+        self.check_options()
         samples, generator = self._samples_to_fit(X), self._generator()
         negative = None
         if self.negatives != "all":
             negative = draw_negatives(len(samples), int(self.negatives), generator=generator)
-        pairs = DrawnPairs(samples, self._view(samples), n_positives, negative, generator)
+        pairs = DrawnPairs(samples, self._view(samples), int(self.n_positives), negative, generator)
         return self._fit(pairs, generator)
 
     @all_or_nothing
     def fit_pairs(self, anchors: Any, positives: Any, negatives: Any = None) -> Self:
-        """Pairs of your own.
+        """Fit to pairs of your own.
 
         Args:
             anchors: samples, (n, …).
-            positives: a positive for each anchor, of the same shape; or (n, P, …), several of which the mean enters.
+            positives: a positive for each anchor, of the same shape; or (n, P, …), several whose mean enters.
             negatives: likewise; None is the expectation over the other anchors.
         """
-        self._check_options()
+        self.check_options()
         given = self._samples_to_fit(anchors)
         partners = [
             None if part is None else self._partners(name, part, anchors, given)
@@ -71,7 +76,7 @@ class PairEmbedding(ClosedFormEmbedding):
         several = len(like) > 0 and len(shape) == len(like) + 1
         parts = [part[:, i] for i in range(shape[1])] if several else [part]
         if not parts:
-            raise InputError(f"{name} of shape {shape} are none; give at least one an anchor")
+            raise InputError(f"{name} of shape {shape} are none; give at least one per anchor")
         read = [self._samples(one, reset=False) for one in parts]
         for one in read:
             if len(one) != len(given) or one.shape != given.shape:
@@ -98,7 +103,7 @@ class PairEmbedding(ClosedFormEmbedding):
 
 
 def leading_eigenpairs(C: Tensor, k: int, moments: PairMoments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues of the moments' matrix C, all of which must be positive, and their eigenvectors."""
+    """The largest eigenvalues of the moments' matrix C and their eigenvectors; refuses any that is not positive."""
     if not bool(torch.isfinite(C).all()):
         raise features_not_finite()
     values, frame = largest_eigenpairs(C, k)

@@ -1,4 +1,4 @@
-"""Where pairs come from: views and other samples, drawn as they are asked for, or what the user gives."""
+"""Sources of pairs: views and other samples, drawn as they are asked for, or pairs that the user gives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kontrast.estimators.samples import Samples
 
 @dataclass(frozen=True)
 class DrawnPairs:
-    """Pairs made as they are asked for; `negative` (n, Q) are samples' numbers, None their expectation."""
+    """Pairs made as they are asked for; `negative` (n, Q) are indices of samples, None stands for their expectation."""
 
     anchors: Samples
     view: View
@@ -24,7 +24,7 @@ class DrawnPairs:
 
     @property
     def n_points(self) -> int:
-        """How many points the pairs have in all."""
+        """The number of points of all pairs together."""
         return len(self.anchors) * (1 + self.n_positives)
 
     def batch(self, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -50,7 +50,7 @@ class DrawnPairs:
 
 @dataclass(frozen=True)
 class GivenPairs:
-    """Pairs of the user's own, one set of samples for each positive and negative that an anchor has."""
+    """Pairs of the user's own: one set of samples for each positive and each negative of an anchor."""
 
     anchors: Samples
     positives: list[Samples]
@@ -58,7 +58,7 @@ class GivenPairs:
 
     @property
     def n_points(self) -> int:
-        """How many points the pairs have in all."""
+        """The number of points of all pairs together."""
         return len(self.anchors) * (1 + len(self.positives) + len(self.negatives or []))
 
     def batch(self, rows: slice) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -95,7 +95,7 @@ def _pool_product(
     Args:
         pool: n anchors, then the first positive of each, then the second, and so on, then what negatives there are.
         n: the number of anchors.
-        n_positives: the number P an anchor has.
+        n_positives: the number P of positives per anchor.
         negative: (n, Q) places in the pool.
     """
     anchor = torch.arange(n, device=pool.device)

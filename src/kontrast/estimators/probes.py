@@ -1,4 +1,4 @@
-"""What labels say of an embedding: a linear classifier and nearest neighbours, beside the input itself and its PCA."""
+"""Embeddings judged by labels: a linear classifier and nearest neighbours, beside the input itself and its PCA."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kontrast.checks import require_whole
 from kontrast.data import Dataset
 from kontrast.errors import InputError
 from kontrast.progress import Advance, progress_bar
 
 MAX_ITERATIONS = 10_000  # of the classifier; standardised columns need tens
-MOST_TRAIN, MOST_TEST = 60_000, 10_000  # samples that train and test the probes of `judge`
+MOST_TRAIN, MOST_TEST = 60_000, 10_000  # samples that train and test the probes of `probe_embeddings`
 SIMILARITIES = 2**24  # of test and train samples, held at a time
 
 
@@ -48,12 +49,10 @@ def knn_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Te
     at a time, on the device of the embedding.
     """
     _require_labeled(train, train_labels, test, test_labels)
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InputError(f"k must be a whole number of at least 1, got {k!r}")
+    k = min(require_whole("k", k), len(train))
     if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
         return float("nan")
     classes, numbers = torch.unique(train_labels.to(train.device), return_inverse=True)
-    k = min(k, len(train))
     directions, right = _directions(train), 0
     step = max(1, SIMILARITIES // len(train))
     for start in range(0, len(test), step):
@@ -115,10 +114,10 @@ def compare_with_input(
     return tuple(found)
 
 
-def judge(
+def probe_embeddings(
     parts: Mapping[str, Dataset], z: Mapping[str, Tensor], *, seed: int = 0, progress: bool | Advance = False
 ) -> tuple[tuple[Probed, ...], str]:
-    """The table of `compare_with_input` and how it came about; no table and the reason where labels allow none.
+    """Make the table of `compare_with_input` and say how; no table, and the reason, where labels allow none.
 
     Probes learn from train and are tested on test, where both are there with labels; of one part, four fifths of each
     class train and the rest tests. Of many samples 60,000 train and 10,000 test, drawn at random.

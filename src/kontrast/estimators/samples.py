@@ -1,4 +1,4 @@
-"""What people hand to `fit` and `transform`, given out in batches: numpy arrays, memory maps, data frames, tensors."""
+"""Samples as people hand them to `fit` and `transform`, read in batches: arrays, memory maps, data frames, tensors."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def read_samples(
     X: Any,
     *,
     reset: bool,
-    image_shape: ImageShape | None,
-    device: str | None,
-    dtype: str | None,
+    image_shape: Any,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
     min_samples: int = 1,
 ) -> Samples:
     """X checked as scikit-learn checks it, and finite throughout; images too, and tensors on any device.
@@ -71,9 +71,7 @@ def read_samples(
     Sets `n_features_in_` with `reset`, and compares with it without.
     """
     if image_shape is not None:
-        image_shape = _image_shape(image_shape)
-    if device is not None and not isinstance(device, str):
-        raise InputError(f"device must look like 'cpu', 'cuda' or 'cuda:1', got {device!r}")
+        image_shape = read_image_shape(image_shape)
     if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
         raise InputError("X has masked values; fill them in, or drop those samples")
     if isinstance(X, Tensor):
@@ -91,7 +89,8 @@ def read_samples(
     return Samples(source, where, _number_type(source.dtype, dtype))
 
 
-def _image_shape(given: Any) -> ImageShape:
+def read_image_shape(given: Any) -> ImageShape:
+    """The shape of images as plain integers; refuses what is none."""
     sizes = list(given) if isinstance(given, list | tuple) else []
     if len(sizes) not in (2, 3):
         raise InputError(f"image_shape must be (h, w) or (c, h, w), got {given!r}")
@@ -139,7 +138,7 @@ def _count_features(estimator: Any, shape: tuple[int, ...], *, reset: bool) -> N
         raise InputError(f"X has images of shape {shape}, but {name} is expecting {wanted} (channels, height, width)")
 
 
-def _number_type(given: Any, asked: str | None) -> torch.dtype:
+def _number_type(given: Any, asked: str | torch.dtype | None) -> torch.dtype:
     if asked is not None:
         return resolve_dtype(asked)
     small = ("float32", "float16", "bfloat16", "uint8")

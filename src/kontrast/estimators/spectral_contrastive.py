@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import is_number, require_components, require_finite_not_negative, require_whole
-from kontrast.data import ImageShape, View
+from kontrast.checks import require_between, require_components, require_finite_not_negative, require_whole
+from kontrast.data import View
 from kontrast.errors import InputError
 from kontrast.estimators.base import (
     ClosedFormEmbedding,
@@ -39,33 +40,37 @@ class SpectralContrastive(ClosedFormEmbedding):
     Both moments are added up over batches and views: one pass over the samples, memory O(M²) whatever their number.
 
     Args:
-        n_components: the dimension of the embedding.
+        n_components: dimension of the embedding.
         width: as in `ContrastivePCA`.
         features: as in `ContrastivePCA`.
         activation: as in `ContrastivePCA`.
         depth: as in `ContrastivePCA`.
         similarity: as in `ContrastivePCA`.
         delta: as in `ContrastivePCA`.
-        views: how `fit` makes views: a text such as "crop+flip+noise:0.05" or a `View`; "auto" is affine for images and
-            noise of deviation 0.1 for rows.
+        views: as in `ContrastivePCA`.
         n_views: views of each sample.
-        ridge: ρ as a share of the total variance Tr Σ.
+        ridge: ridge as a share of the total variance of the features. It adds ρ = ridge · Tr Σ to every eigenvalue of
+            Σ, of which Tr Σ is the sum and not the mean.
         power: the outputs' deviations are λ^power: 0 for whitened outputs, 0.5 for the minimum of the spectral
             contrastive loss, 1 to weigh neighbours by what views share. A linear probe on standardised outputs does
             not see it; distances do.
-        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
-        n_landmarks: at infinite width, the samples that span the solution (Nyström), 2048 or all of fewer without.
-        device: "cpu", "cuda", …; None is where X is.
-        dtype: "float32" or "float64"; None is X's own, float32 for bytes.
-        random_state: a seed or a RandomState; None counts as 0.
+        image_shape: as in `ContrastivePCA`.
+        n_landmarks: at infinite width, the samples that span the solution (Nyström). None is 2048, or all samples where
+            they are fewer.
+        device: as in `ContrastivePCA`.
+        dtype: as in `ContrastivePCA`.
+        random_state: as in `ContrastivePCA`.
         progress: show a bar.
     """
+
+    eigenvalue_meaning = "the share of a dimension's variance that views of a sample have in common"
+    _option_names: ClassVar[dict[str, str | None]] = {"n_views": "--n-views", "power": None}
 
     def __init__(
         self,
         n_components: int = 128,
         *,
-        width: float = 2048,
+        width: int | float = 2048,
         features: FeatureChoice = "random",
         activation: Any = "relu",
         depth: int = 1,
@@ -75,11 +80,11 @@ class SpectralContrastive(ClosedFormEmbedding):
         n_views: int = 8,
         ridge: float = 3e-6,
         power: float = 0.0,
-        image_shape: ImageShape | None = None,
+        image_shape: tuple[int, ...] | None = None,
         n_landmarks: int | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        random_state: Any = 0,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        random_state: int | np.random.RandomState | None = 0,
         progress: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -102,7 +107,7 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     @all_or_nothing
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fresh views of every sample; `y` is ignored."""
+        """Fit to fresh views of every sample; `y` is ignored."""
         options = self._options()
         n_views = require_whole("n_views", self.n_views, least=2)
         samples, generator = self._samples_to_fit(X), self._generator()
@@ -118,7 +123,7 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     @all_or_nothing
     def fit_views(self, views: Sequence[Any]) -> Self:
-        """Views of your own: two arrays or more of the same shape, in which row i is a view of sample i."""
+        """Fit to views of your own: two or more arrays of the same shape, in which row i is a view of sample i."""
         options = self._options()
         if len(views) < 2:
             raise InputError(f"views must be two arrays or more, to compare them, got {len(views)}")
@@ -138,12 +143,12 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     @all_or_nothing
     def fit_loader(self, batches: Iterable[Any]) -> Self:
-        """Batches of views, as a data loader of self-supervised learning gives them: data of any size, in one pass.
+        """Fit to batches of views, as a data loader of self-supervised learning gives them, of any size, in one pass.
 
         Args:
             batches: each a sequence of two or more tensors of the same shape, in which row i is a view of sample i; or
-                a pair of such a sequence and labels, which are ignored. What features take from the data (patches, the
-                length scale, landmarks) comes from the first batch.
+                a pair of such a sequence and labels, which are ignored. Whatever features take from the data (patches,
+                the length scale, landmarks) comes from the first batch.
         """
         options, fit = self._options(), None
         with progress_bar("fitting", self.progress) as advance:
@@ -162,12 +167,15 @@ class SpectralContrastive(ClosedFormEmbedding):
             raise InputError("the loader gave no batch; give at least one batch of views")
         return self._solve(fit)
 
-    def _options(self) -> FeatureOptions:
-        power = self.power
-        if not is_number(power) or not 0 <= power <= 10:
-            raise InputError(f"power must be a number from 0 (whitened) to 10, got {power!r}")
+    def check_options(self) -> None:
+        """Refuse options that are wrong whatever the data."""
+        require_between("power", self.power, 0, 10)
         require_finite_not_negative(ridge=self.ridge)
-        self._check_options()
+        super().check_options()
+        FeatureOptions.of(self)
+
+    def _options(self) -> FeatureOptions:
+        self.check_options()
         return FeatureOptions.of(self)
 
     def _make_features(
@@ -211,7 +219,7 @@ class _Fit:
         kernel: Kernel | None,
         first: Samples,
         n_components: int,
-        n_samples: int | None = None,  # unknown of a loader
+        n_samples: int | None = None,  # None for a loader, which does not say
     ) -> None:
         self.features, self.first, self.share = features, first, KernelShare(kernel)
         self.n_features = features(first[:2]).shape[1]

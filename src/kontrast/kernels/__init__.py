@@ -16,6 +16,7 @@ from kontrast.kernels.kernel_functions import (
     Kernel,
     NetworkKernel,
     TangentKernel,
+    kernel_from_state,
 )
 from kontrast.kernels.ntk_operator import NTKOperator
 from kontrast.kernels.tiles import tiled
@@ -38,5 +39,6 @@ __all__ = [
     "empirical_ntk_trace",
     "infinite_nngp",
     "infinite_ntk",
+    "kernel_from_state",
     "tiled",
 ]

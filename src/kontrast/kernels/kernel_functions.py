@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from kontrast.checks import in_words
 from kontrast.errors import InputError
 from kontrast.kernels.infinite import InfiniteNetwork
+from kontrast.nets import activation_from
 
 KERNEL_TILE = {"cpu": 2**24, "cuda": 2**30}  # entries of k(x, points) held at a time
 
@@ -41,6 +42,11 @@ class NetworkKernel:
     def diagonal(self, x: Tensor) -> Tensor:
         """Its diagonal."""
         return self.network.nngp_diagonal(x.flatten(1))
+
+    def state(self) -> dict[str, Any]:
+        """The words and numbers from which `kernel_from_state` makes the same kernel."""
+        name = activation_from(self.network.activation).stored_name
+        return {"kind": "network", "depth": self.network.depth, "activation": name}
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,10 @@ class GaussianKernel:
         """Ones."""
         return x.new_ones(len(x))
 
+    def state(self) -> dict[str, Any]:
+        """The word and number from which `kernel_from_state` makes the same kernel."""
+        return {"kind": "gaussian", "length_scale": self.length_scale}
+
 
 @dataclass(frozen=True)
 class CosineKernel:
@@ -93,6 +103,11 @@ class CosineKernel:
     def diagonal(self, x: Tensor) -> Tensor:
         """Just below 1; 0 for a sample whose features are all 0."""
         return self.kernel.diagonal(x) * self._scale(x).square()
+
+    def state(self) -> dict[str, Any]:
+        """The state of the kernel that is divided, and δ."""
+        inner: Any = self.kernel
+        return {**inner.state(), "delta": self.delta}
 
     def _scale(self, x: Tensor) -> Tensor:
         return (self.kernel.diagonal(x).sqrt() + self.delta).reciprocal()
@@ -119,3 +134,12 @@ class FeatureKernel:
         if not isinstance(phi, Tensor) or not phi.is_floating_point() or phi.ndim < 2 or len(phi) != len(x):
             raise InputError(f"features must return ({len(x)}, M) floats for {len(x)} samples, got {in_words(phi)}")
         return phi.flatten(1)
+
+
+def kernel_from_state(state: Mapping[str, Any]) -> Kernel:
+    """The kernel whose `state` this is."""
+    if state["kind"] == "gaussian":
+        kernel: Kernel = GaussianKernel(state["length_scale"])
+    else:
+        kernel = NetworkKernel(InfiniteNetwork(depth=state["depth"], activation=state["activation"]))
+    return CosineKernel(kernel, state["delta"]) if "delta" in state else kernel

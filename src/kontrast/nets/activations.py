@@ -49,6 +49,15 @@ class Activation:
         known = self.name in ACTIVATIONS or self.name.startswith("leaky_relu:")
         return known and activation_from(self.name) is self
 
+    @property
+    def stored_name(self) -> str:
+        """The name, where `activation_from` makes this activation of it; refuses a function of the user's own."""
+        if not self.is_named:
+            raise InputError(
+                f"the activation {self.name} is a function of your own, which a file cannot hold; use one of kontrast's"
+            )
+        return self.name
+
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # standard normal density at 0
 _ERF_SLOPE = 2 / math.sqrt(math.pi)  # erf'(0)

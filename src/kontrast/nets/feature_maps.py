@@ -7,8 +7,8 @@ the images, or an encoder of the user's own. All of them slice their input thems
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,6 +55,16 @@ class NetworkFeatures:
         self.hidden = list(hidden)
         self.activation = activation_from(activation)
 
+    def state(self) -> dict[str, Any]:
+        """The weights and words from which `from_state` makes the same features."""
+        weights = {f"hidden{i}": V for i, V in enumerate(self.hidden)}
+        return {"kind": "random", "depth": len(self.hidden), "activation": self.activation.stored_name, **weights}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> NetworkFeatures:
+        """The features of a `state`."""
+        return cls([state[f"hidden{i}"] for i in range(state["depth"])], state["activation"])
+
     @classmethod
     def draw(
         cls, d_in: int, width: int, *, depth: int, activation: str | Activation, generator: torch.Generator
@@ -86,6 +96,15 @@ class FourierFeatures:
 
     def __init__(self, frequencies: Tensor, phases: Tensor) -> None:
         self.frequencies, self.phases = frequencies, phases
+
+    def state(self) -> dict[str, Any]:
+        """The tensors from which `from_state` makes the same features."""
+        return {"kind": "fourier", "frequencies": self.frequencies, "phases": self.phases}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> FourierFeatures:
+        """The features of a `state`."""
+        return cls(state["frequencies"], state["phases"])
 
     @classmethod
     def draw(cls, d_in: int, width: int, *, length_scale: float, generator: torch.Generator) -> FourierFeatures:
@@ -121,6 +140,8 @@ class PatchFeatures:
     step before the rectifier is linear in p up to the deviation, so all of it is one convolution.
     """
 
+    _stored = ("filters", "offsets", "image_shape", "grid", "threshold", "sides", "contrast_floor")
+
     def __init__(
         self,
         filters: Tensor,
@@ -135,6 +156,15 @@ class PatchFeatures:
         self.filters, self.offsets = filters, offsets  # (F, c, p, p) and (F,)
         self.image_shape, self.grid, self.threshold, self.sides = tuple(image_shape), grid, threshold, sides
         self.contrast_floor = contrast_floor
+
+    def state(self) -> dict[str, Any]:
+        """The tensors and numbers from which `from_state` makes the same features."""
+        return {"kind": "patches", **{name: getattr(self, name) for name in self._stored}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> PatchFeatures:
+        """The features of a `state`."""
+        return cls(**{name: state[name] for name in cls._stored})
 
     @classmethod
     def from_images(
@@ -250,6 +280,10 @@ class EncoderFeatures:
         self.encoder = encoder
         self._n_features = n_features
 
+    def state(self) -> dict[str, Any]:
+        """A word alone: the encoder is the user's own."""
+        return {"kind": "encoder"}
+
     @property
     def n_features(self) -> int:
         """The number of outputs, known from the first batch on."""
@@ -293,6 +327,11 @@ class ScaledFeatures:
 
     def __init__(self, features: FeatureMap, delta: float | None) -> None:
         self.features, self.delta = features, delta
+
+    def state(self) -> dict[str, Any]:
+        """The state of the features, and δ."""
+        inner: Any = self.features
+        return {**inner.state(), "delta": self.delta}
 
     @property
     def n_features(self) -> int:

@@ -8,13 +8,14 @@ its norms for the cosine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kontrast.errors import InputError
-from kontrast.kernels import KERNEL_TILE, Kernel
+from kontrast.kernels import KERNEL_TILE, Kernel, kernel_from_state
 from kontrast.linalg import fix_signs, largest_eigenpairs, top_eigenpairs
 from kontrast.pca.whitened import require_positive_values
 
@@ -29,6 +30,18 @@ class KernelFeatures:
 
     def __init__(self, kernel: Kernel, points: Tensor, mix: Tensor | None = None) -> None:
         self.kernel, self.points, self.mix = kernel, points, mix
+
+    def state(self) -> dict[str, Any]:
+        """The tensors and the kernel from which `from_state` makes the same features."""
+        if not hasattr(self.kernel, "state"):
+            raise InputError(f"a kernel of the type {type(self.kernel).__name__} cannot be saved")
+        tensors = {"points": self.points} if self.mix is None else {"points": self.points, "mix": self.mix}
+        return {"kind": "kernel", "mixed": self.mix is not None, "kernel": self.kernel.state(), **tensors}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> KernelFeatures:
+        """The features of a `state`."""
+        return cls(kernel_from_state(state["kernel"]), state["points"], state["mix"] if state["mixed"] else None)
 
     @property
     def n_features(self) -> int:

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
+from kontrast.options import Option, options_of
 from kontrast.report.svg import printable
 from kontrast.study import Findings, StudySpec, Thresholds
 
-# Every field that has an option. The rest of the spec (probes, digest, format) follows from these, the data and the
-# version.
-OPTIONS = {
-    "data": "--data",
-    "split": "--split",
-    "image_shape": "--image-shape",
-    "n_samples": "--samples",
-    "views": "--view",
-    "n_positives": "--positives",
-    "negatives": "--negatives",
-    "similarities": "--similarity",
-    "link": "--link",
-    "temperature": "--temperature",
-    "delta": "--delta",
-    "activation": "--activation",
-    "depth": "--depth",
-    "parametrization": "--parametrization",
-    "d_out": "--d-out",
-    "widths": "--widths",
-    "n_seeds": "--seeds",
-    "n_steps": "--steps",
-    "learning_rates": "--learning-rate",
-    "pca_learning_rate": "--pca-learning-rate",
-    "n_probe_samples": "--probe-samples",
-    "label_curves": "--labels",
-    "device": "--device",
-    "dtype": "--dtype",
-}
-THRESHOLD_OPTIONS = {
-    "tolerance": "--tolerance",
-    "pca_tolerance": "--pca-tolerance",
-    "probe_margin": "--probe-margin",
-}
+SPEC, THRESHOLDS = options_of("kontrast.study", "StudySpec"), options_of("kontrast.study", "Thresholds")
+OPTIONS = {option.argument: option.name for option in SPEC}
+THRESHOLD_OPTIONS = {option.argument: option.name for option in THRESHOLDS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,29 +27,15 @@ class Command:
 def command(findings: Findings) -> Command:
     """`kontrast study` with the options that differ from its defaults, quoted for a shell."""
     spec, default = findings.spec, StudySpec()
-    options = {
-        option: _words(getattr(spec, field))
-        for field, option in OPTIONS.items()
-        if getattr(spec, field) != getattr(default, field)
-    }
-    options |= {
-        option: _words(getattr(findings.thresholds, name))
-        for name, option in THRESHOLD_OPTIONS.items()
-        if getattr(findings.thresholds, name) != getattr(Thresholds(), name)
-    }
-    text = shlex.join(["kontrast", "study", *(word for option, words in options.items() for word in (option, *words))])
-    complete = _probes_are_automatic(spec, default) and text == printable(text)
-    return Command(printable(text), complete)
+    words = [*_changed(spec, default, SPEC), *_changed(findings.thresholds, Thresholds(), THRESHOLDS)]
+    text = shlex.join(["kontrast", "study", *words])
+    # The rest of the spec follows from the options, the data and the version, unless it was changed in Python.
+    follows = spec.n_ntk_points == min(default.n_ntk_points, spec.n_samples)
+    return Command(printable(text), follows and text == printable(text))
 
 
-def _probes_are_automatic(spec: StudySpec, default: StudySpec) -> bool:
-    return spec.n_ntk_points == min(default.n_ntk_points, spec.n_samples)
-
-
-def _words(value: Any) -> list[str]:
-    """What follows an option: its value, and nothing where it is a flag."""
-    return [] if value is True else [_text(value)]
-
-
-def _text(value: Any) -> str:
-    return ",".join(_text(part) for part in value) if isinstance(value, tuple) else str(value)
+def _changed(given: Any, default: Any, options: Iterable[Option]) -> list[str]:
+    """The words of the options that are not at their defaults."""
+    values = [(option, getattr(given, option.argument)) for option in options]
+    changed = [(option, value) for option, value in values if value != getattr(default, option.argument)]
+    return [word for option, value in changed for word in option.write(value)]

@@ -104,7 +104,7 @@ def _curve(kernel: str, z: Tensor | None, y: np.ndarray, sizes: tuple[int, ...],
     """(measure, size), in the order of `LABEL_MEASURES`."""
     if z is None or not bool(torch.isfinite(z).all()) or bool((z == z[:1]).all()):
         return _nothing(sizes)
-    model = KernelLearnability(kernel, ridge=RIDGE, random_state=seed).fit(z, y)
+    model = KernelLearnability(kernel, relative_ridge=RIDGE, random_state=seed).fit(z, y)
     measured, spectrum = model.measure(sizes, n_draws=DRAWS), model.learning_curve(sizes)
     points = model.learning_curve(sizes, by="points")
     assert measured.accuracy is not None

@@ -1,4 +1,4 @@
-"""What a study is: every choice that decides its numbers, checked before any long work and hashed."""
+"""The spec of a study: every choice that decides its numbers, checked before any long work and hashed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from kontrast.checks import require_positive, resolve_device, resolve_dtype
+from kontrast.checks import (
+    as_whole,
+    require_positive,
+    require_type,
+    require_whole,
+    resolve_device,
+    resolve_dtype,
+)
 from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
 from kontrast.errors import InputError, StoreError
 from kontrast.losses import link_from, similarity_from
@@ -23,14 +30,48 @@ from kontrast.study.probes import probe_problem
 
 FORMAT = 3  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
 COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
-PROBE_SAMPLES = 500  # to train a probe, and to test it: 0.1 s for raw pixels
+PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
 
 
 @dataclass(frozen=True)
 class StudySpec:
-    """Everything that decides a study's numbers. `None` fields are filled in from the data by `prepare`."""
+    """Everything that decides a study's numbers. `prepare` checks it and fills in what depends on the data.
+
+    Attributes:
+        data: "mnist5k", "digits", "moons", or a .npz, .npy, .csv or idx file, or a folder.
+        split: "train", "test" or "all", where the data has splits.
+        image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32).
+        n_samples: number of samples to contrast.
+        views: augmentations joined by +, as in "crop:0.5,1+flip+noise:0.1": crop, flip, affine, brightness, contrast,
+            gray for images; noise, mask, mixup for all data. None is crop for images and noise:0.1 for rows.
+        n_positives: positives per anchor.
+        negatives: negatives per anchor, or "all" for their expectation.
+        similarities: "cosine", "dot" or "both".
+        link: "linear", "softmax" or "log_softmax".
+        temperature: temperature of softmax links.
+        delta: the δ of cosine similarity.
+        activation: "relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu" or "linear".
+        depth: number of hidden layers.
+        parametrization: "ntk", "standard" or "orthogonal".
+        d_out: dimension of the embedding.
+        widths: widths of the networks, as in (64, 256, 1024).
+        n_seeds: runs per width, averaged.
+        n_steps: steps of gradient descent.
+        learning_rates: one for all similarities, or one per similarity, as in (0.1, 0.003). None is 0.1 for cosine and
+            0.25/mean |x|^2 for dot.
+        pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca).
+        n_ntk_points: number of samples at which the NTK is measured.
+        n_probe_samples: labelled samples that train a probe, and as many that test it; 0 for no probes. None is up to
+            500.
+        label_curves: measure how many labels each embedding needs, and compare with the prediction. This is done for
+            the widest network.
+        device: "cpu", "cuda", "cuda:1", …
+        dtype: "float64" or "float32".
+        data_digest: hash of the data, filled in by `prepare`.
+        format: version of the stored cells.
+    """
 
     data: str = "mnist5k"
     split: str = "train"
@@ -50,15 +91,23 @@ class StudySpec:
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     n_seeds: int = 5
     n_steps: int = 200
-    learning_rates: tuple[float, ...] | None = None  # one a similarity
-    pca_learning_rate: float = 1.0  # of the orthonormal run; claims A.pca
+    learning_rates: tuple[float, ...] | None = None
+    pca_learning_rate: float = 1.0
     n_ntk_points: int = 50
-    n_probe_samples: int | None = None  # labelled samples that train a downstream probe, and as many that test it
-    label_curves: bool = False  # curves over the number of labels, at the widest network
+    n_probe_samples: int | None = None
+    label_curves: bool = False
     device: str = "cpu"
     dtype: str = "float64"
     data_digest: str = ""
     format: int = FORMAT
+
+    _option_names: ClassVar[dict[str, str | None]] = {
+        "similarities": "--similarity",
+        "learning_rates": "--learning-rate",
+        "n_ntk_points": None,
+        "data_digest": None,
+        "format": None,
+    }
 
     def as_dict(self) -> dict[str, Any]:
         """The spec as JSON types."""
@@ -68,11 +117,11 @@ class StudySpec:
     def from_dict(cls, content: dict[str, Any]) -> StudySpec:
         """The spec that `as_dict` wrote."""
         if "kind" in content:
-            raise StoreError(f"this folder holds {content['kind']}, and no study; see `kontrast verify --help`")
+            raise StoreError(f"this folder holds {content['kind']}, and no study; run the study in another folder")
         if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] != FORMAT:
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
-                "open it with that version, or run the study again with another --output"
+                "open it with that version, or run the study again in another folder"
             )
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
         return cls(**fields)
@@ -106,7 +155,7 @@ class StudySpec:
 
     @property
     def record_steps(self) -> list[int]:
-        """About 24 steps, evenly spaced on a logarithmic axis, the first and the last among them."""
+        """About 24 steps, evenly spaced on a logarithmic axis, with the first and the last."""
         return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
 
 
@@ -123,7 +172,7 @@ def parse_cell(cell: str) -> tuple[int, int]:
 
 def prepare(spec: StudySpec) -> StudySpec:
     """Check every field before any long work, and fill in what depends on the data."""
-    _check(spec)
+    spec = _checked(spec)
     dataset = load_data(spec.data, spec.split, spec.image_shape)
     if spec.n_samples > len(dataset):
         raise InputError(
@@ -132,14 +181,13 @@ def prepare(spec: StudySpec) -> StudySpec:
     _check_memory(spec, dataset.rows.shape[1])
     require_contrast(dataset, spec.data)
     if spec.label_curves and (problem := label_problem(dataset.y)):
-        raise InputError(f"--labels asks how many labels are needed but {spec.data!r} {problem}; leave --labels out")
+        raise InputError(f"label_curves needs labels but {spec.data!r} {problem}; leave label_curves out")
     view = parse_view(spec.views) if spec.views is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
-    rates = spec.learning_rates or _automatic_rates(spec, dataset)
     return dataclasses.replace(
         spec,
         views=str(view),
-        learning_rates=rates,
+        learning_rates=spec.learning_rates or _automatic_rates(spec, dataset),
         data_digest=data_digest(dataset),
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
@@ -147,9 +195,9 @@ def prepare(spec: StudySpec) -> StudySpec:
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
-    """How many samples train a probe, and test it: as asked for, or as many as fit beside the contrasted ones.
+    """The number of samples that train a probe, and test it: as asked for, or as many as the contrasted ones leave.
 
-    Where more than half of the data is contrasted, a quarter of all each, some of them contrasted ones.
+    Where more than half of the data is contrasted, it is a quarter of all samples, some of them contrasted.
     """
     size, asked = len(dataset), spec.n_probe_samples
     n = asked if asked is not None else min(PROBE_SAMPLES, max((size - spec.n_samples) // 2, size // 4))
@@ -158,7 +206,7 @@ def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
     problem = probe_problem(dataset.y, n)
     if problem and asked is not None:
         raise InputError(
-            f"asked for {asked} probe samples but {spec.data!r} {problem}; leave --probe-samples out, or give 0"
+            f"asked for {asked} probe samples but {spec.data!r} {problem}; leave n_probe_samples out, or give 0"
         )
     return 0 if problem else n
 
@@ -171,11 +219,47 @@ def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
     return tuple(auto[similarity] for similarity in spec.similarities)
 
 
-def _check(spec: StudySpec) -> None:
-    """Every rule that needs no data. Names and numbers are refused here, in one place, before anything is read."""
-    resolve_device(spec.device)
-    resolve_dtype(spec.dtype)
+def _checked(spec: StudySpec) -> StudySpec:
+    """The spec in plain Python types, once every rule that needs no data holds."""
+    similarities = ("cosine", "dot") if spec.similarities == ("both",) else tuple(spec.similarities)
+    rates = spec.learning_rates and tuple(spec.learning_rates)
+    spec = dataclasses.replace(
+        spec,
+        similarities=similarities,
+        learning_rates=rates * len(similarities) if rates and len(rates) == 1 else rates,
+        device=str(resolve_device(spec.device)),
+        dtype=str(resolve_dtype(spec.dtype)).removeprefix("torch."),
+        **_whole_numbers(spec),
+    )
+    _check_loss(spec)
     activation_from(spec.activation)
+    check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
+    require_type("label_curves", spec.label_curves, bool)
+    require_positive(pca_learning_rate=spec.pca_learning_rate)
+    return spec
+
+
+def _whole_numbers(spec: StudySpec) -> dict[str, Any]:
+    counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
+    whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}
+    whole["n_samples"] = require_whole("n_samples", spec.n_samples, least=2, most=LARGEST)  # a negative is another one
+    if spec.n_probe_samples is not None:
+        whole["n_probe_samples"] = require_whole("n_probe_samples", spec.n_probe_samples, least=0, most=LARGEST)
+    widths = [as_whole(width) or 0 for width in spec.widths]
+    if not widths or min(widths) < 1 or len(set(widths)) < len(widths):
+        raise InputError(f"widths must be different whole numbers of at least 1, got {list(spec.widths)}")
+    whole["widths"] = tuple(widths)
+    if spec.negatives != "all":
+        whole["negatives"] = require_whole("negatives", spec.negatives, least=0, otherwise=", or 'all'")
+        if whole["negatives"] >= whole["n_samples"]:
+            raise InputError(
+                f"asked for {spec.negatives} negatives per anchor but {spec.n_samples} samples leave "
+                f"{spec.n_samples - 1}; ask for fewer, or for 'all'"
+            )
+    return whole
+
+
+def _check_loss(spec: StudySpec) -> None:
     require_positive(temperature=spec.temperature, delta=spec.delta)  # also where this study's link has no use for them
     link_from(spec.link, temperature=spec.temperature)
     for similarity in spec.similarities:
@@ -184,29 +268,13 @@ def _check(spec: StudySpec) -> None:
         raise InputError(
             f"similarities must be one or both of cosine and dot, each once, got {list(spec.similarities)}"
         )
-    for name in ("n_samples", "n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points"):
-        if not 1 <= getattr(spec, name) <= LARGEST:
-            raise InputError(f"{name} must be at least 1 and at most {LARGEST}, got {getattr(spec, name)}")
-    if spec.n_samples < 2:
-        raise InputError("n_samples must be at least 2: a negative is another sample")
-    if not spec.widths or min(spec.widths) < 1 or len(set(spec.widths)) < len(spec.widths):
-        raise InputError(f"widths must be different whole numbers of at least 1, got {list(spec.widths)}")
-    if isinstance(spec.negatives, str) and spec.negatives != "all":
-        raise InputError(f"negatives must be a whole number or 'all', got {spec.negatives!r}")
-    if isinstance(spec.negatives, int) and not 0 <= spec.negatives < spec.n_samples:
+    if spec.learning_rates is not None and len(spec.learning_rates) != len(spec.similarities):
         raise InputError(
-            f"asked for {spec.negatives} negatives an anchor but {spec.n_samples} samples leave {spec.n_samples - 1}; "
-            "ask for fewer, or for 'all'"
+            f"learning_rates must be one for all similarities, or one for each of {list(spec.similarities)}, got "
+            f"{list(spec.learning_rates)}"
         )
-    if spec.learning_rates is not None:
-        if len(spec.learning_rates) != len(spec.similarities):
-            raise InputError(f"give one learning rate for each of {list(spec.similarities)}, got {spec.learning_rates}")
-        for rate in spec.learning_rates:
-            require_positive(learning_rate=rate)
-    require_positive(pca_learning_rate=spec.pca_learning_rate)
-    if spec.n_probe_samples is not None and not 0 <= spec.n_probe_samples <= LARGEST:
-        raise InputError(f"n_probe_samples must be 0 for none, or at most {LARGEST}, got {spec.n_probe_samples}")
-    check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
+    for rate in spec.learning_rates or ():
+        require_positive(learning_rates=rate)
 
 
 def _check_memory(spec: StudySpec, d_in: int) -> None:
@@ -219,6 +287,6 @@ def _check_memory(spec: StudySpec, d_in: int) -> None:
     there = total_bytes(torch.device(spec.device))
     if needed > there:
         raise InputError(
-            f"width {width} with {points} points needs at least {needed / 2**30:,.0f} GiB a run and there are "
-            f"{there / 2**30:,.0f} GiB on {spec.device}; take smaller widths, fewer samples or --dtype float32"
+            f"width {width} with {points} points needs at least {needed / 2**30:,.0f} GiB per run and there are "
+            f"{there / 2**30:,.0f} GiB on {spec.device}; take smaller widths, fewer samples or dtype='float32'"
         )

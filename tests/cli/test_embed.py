@@ -1,12 +1,10 @@
-"""`kontrast embed` as a person uses it, in this process, which has torch already."""
+"""`kontrast embed` as a person uses it."""
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +14,20 @@ import torch
 from matplotlib.image import imread
 from rich.cells import cell_len
 
-from kontrast import cli, estimators, report
+from kontrast import estimators, report
 from kontrast.data import half_moons, load, writing
 from kontrast.estimators import ContrastivePCA, DeepLinearSSL, SpectralContrastive, load_model
 from tests.cases import generator
+from tests.cli.running import Kontrast, content
 
 SMALL = ("--width", "64", "--n-views", "2", "--components", "4", "--no-plot")
 
 
-class Ended:
-    """How a command ended, and what it said."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.out.split())
-
-    @property
-    def found(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def embed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def embed(kontrast: Kontrast, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kontrast:
     """Run `kontrast embed` with these arguments, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["kontrast", "embed", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(ended.value.code, *capfd.readouterr())
-
-    return run
+    return functools.partial(kontrast, "embed")
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +60,7 @@ def arrays(path: Path | str) -> dict[str, np.ndarray]:
         return {name: archive[name] for name in archive.files}
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def refused(ended: Ended) -> str:
-    assert ended.code == 2, ended.err
-    assert ended.out == ""
-    assert "Traceback" not in ended.err
-    *bar, said = ended.err.splitlines()
-    assert said.startswith("error: ")
-    assert all(line.startswith("fitting") for line in bar)
-    return said
-
-
-def test_everything_with_the_defaults_of_a_split(embed: Any, inputs: Path) -> None:
+def test_everything_with_the_defaults_of_a_split(embed: Kontrast, inputs: Path) -> None:
     ended = embed(inputs / "split.npz", "-o", "z.npz", "--components", 100, "--width", 256, "--n-views", 3)
     assert ended.code == 0, ended.err
     assert sorted(path.name for path in Path().iterdir()) == ["z-views.png", "z.model.npz", "z.npz", "z.png"]
@@ -126,7 +88,7 @@ def test_everything_with_the_defaults_of_a_split(embed: Any, inputs: Path) -> No
     assert "fitting" not in ended.out
 
 
-def test_json_is_the_only_thing_on_standard_output(embed: Any, inputs: Path) -> None:
+def test_json_is_the_only_thing_on_standard_output(embed: Kontrast, inputs: Path) -> None:
     ended = embed(inputs / "whole.npz", "-o", "z.npz", *SMALL[:-1], "--json", "--seed", 3)
     found = ended.found
     assert set(found) == {
@@ -149,7 +111,7 @@ def test_json_is_the_only_thing_on_standard_output(embed: Any, inputs: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".csv"])
-def test_a_model_gives_the_same_numbers_again(embed: Any, inputs: Path, suffix: str) -> None:
+def test_a_model_gives_the_same_numbers_again(embed: Kontrast, inputs: Path, suffix: str) -> None:
     assert embed(inputs / "whole.npz", "-o", "a.npz", *SMALL).code == 0
     before = Path("a.model.npz").read_bytes()
     ended = embed(inputs / "whole.npz", "-o", f"b{suffix}", "--model", "a.model.npz", "--json")
@@ -164,7 +126,7 @@ def test_a_model_gives_the_same_numbers_again(embed: Any, inputs: Path, suffix: 
     np.testing.assert_array_equal(z, arrays("a.npz")["z"])
 
 
-def test_a_saved_model_is_told_from_a_fitted_one(embed: Any, inputs: Path) -> None:
+def test_a_saved_model_is_told_from_a_fitted_one(embed: Kontrast, inputs: Path) -> None:
     assert embed(inputs / "images.npy", "-o", "a.npz", *SMALL, "--dtype", "float64", "--method", "pca").code == 0
     assert arrays("a.npz")["z"].dtype == np.float64
     ended = embed(inputs / "images.npy", "-o", "b.npz", "--model", "a.model.npz", "--no-plot")
@@ -172,7 +134,7 @@ def test_a_saved_model_is_told_from_a_fitted_one(embed: Any, inputs: Path) -> No
     np.testing.assert_array_equal(arrays("a.npz")["z"], arrays("b.npz")["z"])
 
 
-def test_a_csv_round_trip_with_a_column_of_labels(embed: Any, inputs: Path) -> None:
+def test_a_csv_round_trip_with_a_column_of_labels(embed: Kontrast, inputs: Path) -> None:
     options = (*SMALL, "--image-shape", "8,8", "--labels", "digit")
     ended = embed(inputs / "rows.csv", "-o", "z.csv", *options, "--json")
     assert ended.code == 0, ended.err
@@ -192,7 +154,7 @@ def test_a_csv_round_trip_with_a_column_of_labels(embed: Any, inputs: Path) -> N
 @pytest.mark.parametrize(
     "split, n, rows", [("train", 200, slice(None, 200)), ("test", 100, slice(200, None)), ("all", 300, slice(None))]
 )
-def test_what_of_a_split_is_written(embed: Any, inputs: Path, split: str, n: int, rows: slice) -> None:
+def test_what_of_a_split_is_written(embed: Kontrast, inputs: Path, split: str, n: int, rows: slice) -> None:
     assert embed(inputs / "split.npz", "-o", "whole.npy", *SMALL, "--no-probes").code == 0
     ended = embed(inputs / "split.npz", "-o", "z.npy", *SMALL, "--split", split, "--json")
     assert len(ended.found["probes"]) == 3  # train still learns, and test still tests
@@ -220,7 +182,7 @@ OPTIONS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("arguments, expected", OPTIONS, ids=[" ".join(case[0]) for case in OPTIONS])
 def test_options_reach_the_estimator(
-    embed: Any, inputs: Path, arguments: tuple[str, ...], expected: dict[str, Any]
+    embed: Kontrast, inputs: Path, arguments: tuple[str, ...], expected: dict[str, Any]
 ) -> None:
     assert embed(inputs / "images.npy", "-o", "plain.npy", *SMALL).code == 0
     ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL, *arguments, "--json")
@@ -244,7 +206,7 @@ LINEAR = [
 
 @pytest.mark.parametrize("arguments, options", LINEAR, ids=[" ".join(case[0]) for case in LINEAR])
 def test_the_flow_of_a_linear_network(
-    embed: Any, inputs: Path, arguments: tuple[str, ...], options: dict[str, Any]
+    embed: Kontrast, inputs: Path, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     given = (inputs / "whole.npz", "-o", "z.npz", "--method", "linear", "--components", 3, "--n-views", 2, *arguments)
     ended = embed(*given, "--json", "--seed", 2)
@@ -268,21 +230,21 @@ def test_the_flow_of_a_linear_network(
     assert again["method"] == "linear"
 
 
-def test_a_linear_network_has_as_many_dimensions_as_are_learnt(embed: Any, inputs: Path) -> None:
+def test_a_linear_network_has_as_many_dimensions_as_are_learnt(embed: Kontrast, inputs: Path) -> None:
     ended = embed(inputs / "moons", "-o", "z.npy", "--method", "linear", "--no-plot", "--json")
     assert ended.code == 0, ended.err
     assert ended.found["dimensions"] < 4
     assert "dimensions instead of 128: there are no more" in ended.found["notes"][0]
 
 
-def test_landmarks_say_what_they_leave_out(embed: Any, inputs: Path) -> None:
+def test_landmarks_say_what_they_leave_out(embed: Kontrast, inputs: Path) -> None:
     arguments = (inputs / "images.npy", "-o", "z.npy", *SMALL, "--width", "inf")
     error = embed(*arguments, "--json").found["kernel_error"]
     assert 0 < error < 1
     assert f"the landmarks leave out {error:.1%} of the kernel" in embed(*arguments).words
 
 
-def test_the_default_view_is_the_estimators(embed: Any, inputs: Path) -> None:
+def test_the_default_view_is_the_estimators(embed: Kontrast, inputs: Path) -> None:
     for name, text in (("images.npy", "affine"), ("rows.npy", "noise:0.1")):
         x = load(inputs / name).x
         ended = embed(inputs / name, "-o", "z.npy", *SMALL, "--json")
@@ -291,17 +253,17 @@ def test_the_default_view_is_the_estimators(embed: Any, inputs: Path) -> None:
         np.testing.assert_array_equal(np.load("z.npy"), twin.numpy())
 
 
-def test_samples_to_fit_are_drawn_and_all_are_embedded(embed: Any, inputs: Path) -> None:
+def test_samples_to_fit_are_drawn_and_all_are_embedded(embed: Kontrast, inputs: Path) -> None:
     ended = embed(inputs / "images.npy", "-o", "z.npy", *SMALL, "--samples", 50, "--json")
     assert ended.found["samples_fitted"] == 50
     x = load(inputs / "images.npy").x
     some = x[torch.randperm(200, generator=generator())[:50]]
     twin = SpectralContrastive(4, width=64, n_views=2, dtype="float32").fit(some)
     np.testing.assert_array_equal(np.load("z.npy"), twin.transform(x).numpy())
-    assert "asked for 201 samples" in refused(embed(inputs / "images.npy", "-o", "z.npy", *SMALL, "--samples", 201))
+    assert "asked for 201 samples" in embed(inputs / "images.npy", "-o", "z.npy", *SMALL, "--samples", 201).refused
 
 
-def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embed: Any, inputs: Path) -> None:
+def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embed: Kontrast, inputs: Path) -> None:
     arguments = (inputs / "moons", "-o", "z.npy", "--width", "16", "--no-plot", "--json")
     ended = embed(*arguments)
     assert ended.code == 0, ended.err
@@ -309,18 +271,28 @@ def test_fewer_dimensions_are_a_note_and_only_where_no_number_was_asked_for(embe
     assert k == np.load("z.npy").shape[1] <= 16
     assert min(ended.found["eigenvalues"]) > 0
     assert f"{k} dimensions instead of 128: there are no more" in ended.found["notes"][0]
-    assert "--components 17, but there are only 16 features" in refused(embed(*arguments, "--components", 17))
+    assert "--components 17, but there are only 16 features" in embed(*arguments, "--components", 17).refused
     assert f"note: {k} dimensions instead of 128" in embed(*arguments[:-1]).words
 
 
-def test_patches_have_a_width_of_their_own() -> None:
-    for method in ("spectral", "pca"):
-        made = cli.embed._embedding_model({"--method": method, "--features": "patches"}, None, 0, "cpu")
-        assert made.width == 256
+@pytest.mark.parametrize("method", ["spectral", "pca"])
+def test_patches_have_a_width_of_their_own(
+    embed: Kontrast, inputs: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = []
+
+    def stop(self: Any, x: torch.Tensor) -> None:
+        widths.append(self.width)
+        raise KeyboardInterrupt
+
+    for kind in (SpectralContrastive, ContrastivePCA):
+        monkeypatch.setattr(kind, "fit", stop)
+    assert embed(inputs / "images.npy", "-o", "z.npy", "--method", method, "--features", "patches").code == 130
+    assert widths == [256]
 
 
 @pytest.mark.parametrize("how", ["a file", "none"])
-def test_labels_beside_and_no_labels(embed: Any, inputs: Path, how: str) -> None:
+def test_labels_beside_and_no_labels(embed: Kontrast, inputs: Path, how: str) -> None:
     labels = ("--labels", inputs / "labels.npy") if how == "a file" else ()
     ended = embed(inputs / "images.npy", "-o", "z.npz", *SMALL[:-1], *labels)
     assert ended.code == 0, ended.err
@@ -344,15 +316,15 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("images.npy", ("--method", "simclr"), "--method must be spectral, pca or linear, got 'simclr'"),
     ("images.npy", ("--components", "0"), "--components must be a whole number of at least 1, got 0"),
     ("images.npy", ("--components", "2000"), "64 features"),
-    ("images.npy", ("--features", "deep"), "features must be one of random, fourier, patches"),
-    ("images.npy", ("--width", "0"), "width must be a whole number of at least 1, or inf, got 0"),
-    ("images.npy", ("--width", "many"), "--width must be a whole number of at least 1, or inf, got 'many'"),
+    ("images.npy", ("--features", "deep"), "--features must be one of random, fourier, patches"),
+    ("images.npy", ("--width", "0"), "--width must be a whole number of at least 1, or inf, got 0"),
+    ("images.npy", ("--width", "many"), "--width must be a number, got 'many'"),
     ("images.npy", ("--features", "patches", "--width", "inf"), "patches have no infinite width"),
     ("images.npy", ("--views", "twirl"), "cannot read 'twirl'"),
     ("rows.npy", ("--views", "crop"), "crop"),
     ("images.npy", ("--n-views", "1"), "--n-views must be a whole number of at least 2"),
-    ("images.npy", ("--ridge", "-1"), "ridge must be a finite number of at least 0"),
-    ("images.npy", ("--ridge", "nan"), "ridge must be a finite number of at least 0"),
+    ("images.npy", ("--ridge", "-1"), "--ridge must be a finite number of at least 0"),
+    ("images.npy", ("--ridge", "nan"), "--ridge must be a finite number of at least 0"),
     ("images.npy", ("--method", "pca", "--ridge", "1"), "--ridge belongs to --method spectral"),
     ("images.npy", ("--time", "1"), "--time belongs to --method linear; leave it out"),
     ("images.npy", ("--method", "pca", "--flow", "oja"), "--flow belongs to --method linear; leave it out"),
@@ -361,17 +333,21 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("images.npy", ("--method", "linear"), "--width says how training goes on up to some --time"),
     ("images.npy", ("--method", "linear", "--time", "inf", "--flow", "oja"), "where it ends; give a finite --time"),
     ("images.npy", ("--method", "linear", "--flow", "foo"), "--flow must be one of grassmann, polar, oja, got 'foo'"),
-    ("images.npy", ("--method", "linear", "--time", "1", "--width", "inf"), "--width must be a whole number"),
+    (
+        "images.npy",
+        ("--method", "linear", "--time", "1", "--width", "inf"),
+        "--width must be a whole number, got 'inf'",
+    ),
     ("images.npy", ("--method", "linear", "--time", "1", "--width", "63"), "a width of at least the 64 inputs, got 63"),
-    ("images.npy", ("--method", "linear", "--time", "-1"), "time must be a number of at least 0, or inf, got -1"),
-    ("images.npy", ("--method", "linear", "--time", "nan"), "time must be a number of at least 0, or inf, got nan"),
-    ("images.npy", ("--method", "linear", "--time", "1e9"), "step by step; pass --time inf, or --flow oja"),
+    ("images.npy", ("--method", "linear", "--time", "-1"), "--time must be a number of 0 or more, got -1"),
+    ("images.npy", ("--method", "linear", "--time", "nan"), "--time must be a number of 0 or more, got nan"),
+    ("images.npy", ("--method", "linear", "--time", "1e9"), "or --flow oja"),
     (
         "images.npy",
         ("--method", "linear", "--time", "1", "--flow", "qr"),
         "--flow must be one of grassmann, polar, oja",
     ),
-    ("images.npy", ("--method", "linear", "--time", "1", "--depth", "0"), "depth must be a whole number"),
+    ("images.npy", ("--method", "linear", "--time", "1", "--depth", "0"), "--depth must be a whole number"),
     (
         "images.npy",
         ("--method", "linear", "--time", "1", "--components", "65"),
@@ -379,13 +355,13 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ),
     ("images.npy", ("--depth", "0"), "depth"),
     ("images.npy", ("--activation", "swirl"), "swirl"),
-    ("images.npy", ("--similarity", "angle"), "similarity must be cosine or dot, got 'angle'"),
+    ("images.npy", ("--similarity", "angle"), "--similarity must be one of cosine, dot, got 'angle'"),
     ("images.npy", ("--image-shape", "8x8"), "--image-shape takes whole numbers"),
-    ("rows.npy", ("--image-shape", "9,9"), "which image_shape (9, 9) does not fit"),
+    ("rows.npy", ("--image-shape", "9,9"), "which --image-shape (9, 9) does not fit"),
     ("rows.npy", ("--features", "patches"), "image"),
-    ("images.npy", ("--seed", "-1"), "--seed"),
-    ("images.npy", ("--device", "tpu"), "device must look like"),
-    ("images.npy", ("--dtype", "float16"), "dtype must be one of float32, float64, got 'float16'"),
+    ("images.npy", ("--seed", "-1"), "--seed must be a whole number of at least 0, got -1"),
+    ("images.npy", ("--device", "tpu"), "--device must look like"),
+    ("images.npy", ("--dtype", "float16"), "--dtype must be one of float32, float64, got 'float16'"),
     ("images.npy", ("--split", "test"), "--split test is for data with train and test"),
     ("split.npz", ("--split", "half"), "--split must be train, test or all, got 'half'"),
     ("images.npy", ("--labels", "digit"), "has no columns, so none called 'digit'"),
@@ -409,14 +385,14 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize("name, arguments, message", BAD, ids=[" ".join([case[0], *case[1]]) for case in BAD])
 def test_bad_input_is_one_line_and_writes_nothing(
-    embed: Any, inputs: Path, name: str, arguments: tuple[str, ...], message: str
+    embed: Kontrast, inputs: Path, name: str, arguments: tuple[str, ...], message: str
 ) -> None:
     Path("there").mkdir()
     Path("taken.png").mkdir()
     places = {"LABELS": str(inputs / "labels.npy"), "IMAGES": str(inputs / "images.npy")}
     small = () if "--model" in arguments else SMALL[:-1]
     ended = embed(inputs / name, "-o", "z.npz", *small, *(places.get(word, word) for word in arguments))
-    assert message in refused(ended)
+    assert message in ended.refused
     assert content(Path()) == {}
 
 
@@ -430,26 +406,28 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ("there", "there/z.npy"),
     ],
 )
-def test_the_input_is_never_written_over(embed: Any, inputs: Path, source: str, output: str) -> None:
+def test_the_input_is_never_written_over(embed: Kontrast, inputs: Path, source: str, output: str) -> None:
     Path("there").mkdir()
     shutil.copy(inputs / "images.npy", "x.npy")
     shutil.copy(inputs / "images.npy", "there/a.npy")
     shutil.copy(inputs / "whole.npz", "x.model.npz")
     Path("link.npy").symlink_to("x.npy")
     before = content(Path())
-    assert "which is read; choose another --output" in refused(embed(source, "-o", output, *SMALL))
+    assert "which is read; choose another --output" in embed(source, "-o", output, *SMALL).refused
     assert content(Path()) == before
 
 
-def test_neither_the_model_nor_the_labels_are_written_over(embed: Any, inputs: Path) -> None:
+def test_neither_the_model_nor_the_labels_are_written_over(embed: Kontrast, inputs: Path) -> None:
     shutil.copy(inputs / "labels.npy", "y.npy")
-    assert "which is read" in refused(embed(inputs / "images.npy", "-o", "y.npy", *SMALL, "--labels", "y.npy"))
+    assert "which is read" in embed(inputs / "images.npy", "-o", "y.npy", *SMALL, "--labels", "y.npy").refused
     assert embed(inputs / "images.npy", "-o", "a.npy", *SMALL).code == 0
-    assert "which is read" in refused(embed(inputs / "images.npy", "-o", "a.model.npz", "--model", "a.model.npz"))
+    assert "which is read" in embed(inputs / "images.npy", "-o", "a.model.npz", "--model", "a.model.npz").refused
     assert embed(inputs / "images.npy", "-o", "a.npy", *SMALL, "--seed", 1).code == 0  # what was written may be again
 
 
-def test_an_interrupted_write_leaves_no_half_file(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_half_file(
+    embed: Kontrast, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = writing._write
 
     def stop(*arguments: Any) -> None:
@@ -463,16 +441,18 @@ def test_an_interrupted_write_leaves_no_half_file(embed: Any, inputs: Path, monk
     assert content(Path()) == {}
 
 
-def test_the_embedding_is_there_before_it_is_judged(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedding_is_there_before_it_is_judged(
+    embed: Kontrast, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(estimators, "judge", stop)
+    monkeypatch.setattr(estimators, "probe_embeddings", stop)
     assert embed(inputs / "whole.npz", "-o", "z.npz", *SMALL).code == 130
     assert sorted(content(Path())) == ["z.model.npz", "z.npz"]
 
 
-def test_a_full_disk_is_one_line(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line(embed: Kontrast, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -483,37 +463,14 @@ def test_a_full_disk_is_one_line(embed: Any, inputs: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in Path().iterdir()) == ["z.npy"]
 
 
-def test_debug_shows_the_traceback(embed: Any, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_the_traceback(embed: Kontrast, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "write_embedding_figure", None)  # --no-plot does not need it
     assert embed(inputs / "images.npy", "-o", "z.npy", *SMALL).code == 0
-    monkeypatch.setattr(sys, "argv", ["kontrast", "embed", "gone.npz", "-o", "z.npy", "--debug"])
     with pytest.raises(ValueError, match="no data set or file is called"):
-        cli.main()
-    cli.program._debug["on"] = False
+        embed("gone.npz", "-o", "z.npy", "--debug")
 
 
-def test_help_is_fast_and_states_the_librarys_defaults() -> None:
-    program = "import sys, kontrast.cli as c\ntry: c.app(['embed', '--help'])\nexcept SystemExit: pass\n"
-    program += "print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"COLUMNS": "200"}
-    )
-    said = " ".join(done.stdout.split())
-    assert said.endswith("False")
-    spectral, pca = SpectralContrastive(), ContrastivePCA()
-    assert f"[default: (spectral {spectral.width}, pca {pca.width}, patches 256)]" in said
-    assert f"[default: ({spectral.n_views}; pca, linear {pca.n_positives})]" in said
-    linear = DeepLinearSSL()
-    assert linear.n_positives == pca.n_positives
-    for option in ("time", "flow"):
-        assert f"[default: ({getattr(linear, option)})]" in said[said.index(f"--{option} ") :][:200]
-    assert f"[default: ({spectral.ridge})]" in said
-    assert f"[default: ({spectral.n_components}, or as many as there are)]" in said
-    for option in ("--similarity", "--activation", "--depth", "--features"):
-        assert f"[default: ({getattr(spectral, option[2:])})]" in said[said.index(option) :][:200]
-
-
-def test_the_words_count_what_is_written(embed: Any, inputs: Path) -> None:
+def test_the_words_count_what_is_written(embed: Kontrast, inputs: Path) -> None:
     ended = embed(inputs / "split.npz", "-o", "z.npy", *SMALL, "--split", "test", "--json")
     written = len(np.load("z.npy"))
     assert ended.found["samples_written"] == written == ended.found["samples"]["test"]
