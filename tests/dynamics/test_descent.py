@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import nn
 
@@ -44,6 +44,7 @@ def hand_written(net: MLP, pairs: Pairs, rate: float, n_steps: int) -> MLP:
 
 
 @given(seed=integers(0, 2**16), depth=integers(1, 2), dtype=sampled_from(DTYPES))
+@settings(max_examples=15)
 def test_descent_equals_the_hand_written_loop(seed: int, depth: int, dtype: torch.dtype) -> None:
     pairs = pairs_of(seed=seed, dtype=dtype)
     net = MLP(4, 8, 3, depth=depth, activation="tanh", generator=generator(seed), dtype=dtype)
@@ -196,6 +197,7 @@ def test_minibatch_gradients_are_the_subsets_own_and_seeds_repeat() -> None:
 
 
 @given(seed=integers(0, 2**16), activation=sampled_from(["relu", "tanh"]))
+@settings(max_examples=12)
 def test_grassmannian_layer_stays_orthonormal_while_the_loss_falls(seed: int, activation: str) -> None:
     net = MLP(
         4, 12, 3, activation=activation, parametrization="orthogonal", generator=generator(seed), dtype=torch.float64

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
 from kontrast.data import GaussianNoise, make_pairs
@@ -39,6 +39,7 @@ def test_lemma_9(seed: int, similarity: object, link: object) -> None:
 
 
 @given(seed=integers(0, 2**16), similarity=sampled_from(SIMILARITIES), link=sampled_from(LINKS))
+@settings(max_examples=15)
 def test_descent_is_the_linearized_networks_training(seed: int, similarity: object, link: object) -> None:
     net, problem = setting(seed, similarity, link)
     lin, options = (
@@ -57,6 +58,7 @@ def test_descent_is_the_linearized_networks_training(seed: int, similarity: obje
 
 
 @given(seed=integers(0, 2**16))
+@settings(max_examples=10)
 def test_one_kernel_for_all_outputs(seed: int) -> None:
     _, problem = setting(seed)
     A, F = randn(8, 8, seed=seed), randn(8, 2, seed=seed + 1)

@@ -1,4 +1,4 @@
-"""Gradient descent of a pure function, full-batch or in mini-batches, layers under constraints where asked."""
+"""Gradient descent of a pure function, full-batch or in mini-batches, with constraints on layers if asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kontrast.nets import PureFunction
 
 
 class Step(Protocol):
-    """How a parameter under a constraint takes a step: `linalg.grassmann_step`, `polar_step`, `cayley_step`, …."""
+    """The step of a parameter under a constraint: `linalg.grassmann_step`, `polar_step`, `cayley_step`, …."""
 
     def __call__(self, parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
         """The parameter after the step."""
@@ -52,12 +52,12 @@ def gradient_descent(
         recorders: functions of the `Snapshot`, by name.
         keep_outputs: keep the outputs at the recorded steps.
         keep_parameters: keep the parameters at the recorded steps.
-        tolerance: stop once the gradient norm (under a constraint: a step's length over η) is below it; 0 never does.
+        tolerance: stop once the gradient norm (under a constraint: a step's length over η) is below it; 0 never stops.
         batch_size: mini-batches of that many samples in shuffled epochs; None is the full batch.
         generator: shuffles the mini-batches; required with `batch_size`.
-        orthonormal: parameters with orthonormal columns that descend on the Grassmannian (paper A, (7)), or by their
-            own one of `steps`, and must start there.
-        steps: for parameters under a constraint, what stands in the place of θ − η∇L, by name.
+        orthonormal: parameters that start with orthonormal columns and descend on the Grassmannian (paper A, (7)), or
+            by their own step in `steps`.
+        steps: for parameters under a constraint, the step that replaces θ − η∇L, by name.
     """
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
     rates = _rates(learning_rate, parameters)
@@ -93,7 +93,7 @@ class _NetworkDescent:
 
     def loss(self) -> Tensor:
         self.batch = next(self.batches)
-        # Leaves of this step alone: nodes of an older graph may belong to another stream of a GPU.
+        # New leaves at every step: nodes of an older graph may belong to another stream of a GPU.
         self.leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
         with torch.enable_grad():
             self.outputs = self.function(self.leaves, self.batch.inputs)
@@ -167,7 +167,7 @@ def _check_frames(orthonormal: Collection[str], parameters: Mapping[str, Tensor]
 
 
 def _batches(problem: Problem, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Problem]:
-    """The problem itself for ever, or its mini-batches, every epoch shuffled anew; a short last batch is kept."""
+    """The problem itself again and again, or its mini-batches, shuffled in every epoch; a short last batch is kept."""
     if batch_size is None:
         return iter(lambda: problem, None)
     if problem.subset is None:

@@ -18,11 +18,11 @@ from kontrast.dynamics.problem import Objective
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
 from kontrast.errors import InputError, KontrastError
 
-Kernel = Tensor | Callable[[Tensor], Tensor]
+FixedKernel = Tensor | Callable[[Tensor], Tensor]
 
 
 def fixed_kernel_descent(
-    kernel: Kernel,
+    kernel: FixedKernel,
     outputs: Tensor,
     objective: Objective,
     *,
@@ -36,8 +36,8 @@ def fixed_kernel_descent(
     """Descent of the (m, z) outputs themselves under a fixed kernel, for any objective of them.
 
     `kernel` is (m, m, z, z) as `empirical_ntk` gives it, (m, m) for a kernel that acts on every output alike (an
-    infinite-width NTK), or a function V ↦ K V of (m, z) tensors (`Linearized.kernel_product`) where K is too large to
-    hold. Points whose output does not enter the objective are carried along: so are predictions at new inputs.
+    infinite-width NTK), or a function V ↦ K V of (m, z) tensors (`Linearized.kernel_product`) if K is too large to
+    store. Points whose output does not enter the objective move along, which gives predictions at new inputs.
     """
     require_positive(learning_rate=learning_rate)
     product = _product(kernel, outputs)
@@ -46,11 +46,11 @@ def fixed_kernel_descent(
 
 
 def fixed_kernel_flow(
-    kernel: Kernel, outputs: Tensor, objective: Objective, *, times: Sequence[float], tolerance: float = 1e-9
+    kernel: FixedKernel, outputs: Tensor, objective: Objective, *, times: Sequence[float], tolerance: float = 1e-9
 ) -> Tensor:
     """Outputs (len(times), m, z) of the continuous flow, by DOP853 in float64 with relative tolerance `tolerance`.
 
-    Raises `KontrastError` where the flow blows up before the last time, as a dot-product loss does in finite time.
+    Raises `KontrastError` if the flow blows up before the last time, as with a dot-product loss in finite time.
     """
     times_ = increasing_times(times)
     start = outputs.detach().double()
@@ -109,17 +109,17 @@ def _output_gradient(objective: Objective, outputs: Tensor) -> Tensor:
     return torch.as_tensor(gradient)
 
 
-def _product(kernel: Kernel, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+def _product(kernel: FixedKernel, outputs: Tensor) -> Callable[[Tensor], Tensor]:
     if not isinstance(kernel, Tensor):
         return kernel
     m, z = outputs.shape
     if kernel.shape == (m, m):
         return lambda v: kernel @ v
     if kernel.shape == (m, m, z, z):
-        matrix = flat_kernel(kernel)  # one dense product a step
+        matrix = flat_kernel(kernel)  # one dense product per step
         return lambda v: (matrix @ v.reshape(-1)).view(m, z)
     raise InputError(
-        f"the kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
+        f"kernel must be {(m, m)} or {(m, m, z, z)} for outputs of shape {(m, z)}, got {tuple(kernel.shape)}"
     )
 
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of the batch are in a tensor: along `axis`, which holds `per_row` entries of every row.
+    """The place of the batch's rows in a tensor: along `axis`, which holds `per_row` entries of every row.
 
     (n, …) has axis 0; a sequence-first (T, n, …) has axis 1; a flattened (n·T, …) has axis 0 and `per_row` T. The
     entries of a row are together there or, if flattened from (T, n), n apart.

@@ -26,7 +26,7 @@ from kontrast.errors import InputError, StoreError
 from kontrast.memory import free_bytes, rows_that_fit
 from kontrast.progress import Advance, progress_bar
 
-Kernel = Callable[..., Tensor]
+KernelFunction = Callable[..., Tensor]
 Destination = Tensor | np.ndarray[Any, Any] | str | os.PathLike[str]
 
 COPIES = 4  # the temporary copies of a strip that a kernel makes while it computes one
@@ -35,7 +35,7 @@ HEIGHT = 2048  # the most rows of a strip: enough for products at full speed
 
 
 def tiled(
-    kernel: Kernel,
+    kernel: KernelFunction,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -75,7 +75,7 @@ class _Probe:
     values: Tensor
 
     @classmethod
-    def of(cls, kernel: Kernel, x: Tensor, y: Tensor) -> _Probe:
+    def of(cls, kernel: KernelFunction, x: Tensor, y: Tensor) -> _Probe:
         i, j = (torch.linspace(0, len(rows) - 1, min(len(rows), PROBES)).round().long() for rows in (x, y))
         return cls(_checked(kernel(x[i.to(x.device)], y[j.to(y.device)]), len(i), len(j)).cpu())
 
@@ -94,7 +94,7 @@ def _checked(tile: Any, rows: int, columns: int) -> Tensor:
     )
 
 
-def _strip(matrix: Tensor, kernel: Kernel, x: Tensor, y: Tensor | None, top: int, bottom: int) -> None:
+def _strip(matrix: Tensor, kernel: KernelFunction, x: Tensor, y: Tensor | None, top: int, bottom: int) -> None:
     rows = x[top:bottom]
     height = bottom - top
     if y is not None:
@@ -140,7 +140,7 @@ def _destination(
 
 def _into_file(
     path: Path,
-    kernel: Kernel,
+    kernel: KernelFunction,
     x: Tensor,
     y: Tensor | None,
     probe: _Probe,

@@ -75,21 +75,6 @@ class Certificate:
         return self.as_bound().ratio
 
     @property
-    def ratios(self) -> Tensor:
-        """Bound over change, entry by entry (n, n, c, c); infinite where an entry did not change."""
-        return self.bound / self.change.abs()
-
-    @property
-    def median_ratio(self) -> float:
-        """The median of `ratios`."""
-        return float(self.ratios.flatten().median())
-
-    @property
-    def max_ratio(self) -> float:
-        """The largest of `ratios`; one entry that returned to its start makes it large, so it says little."""
-        return float(self.ratios.max())
-
-    @property
     def valid(self) -> bool:
         """Whether the network is smooth and the quadrature resolved; otherwise there is no certificate."""
         return all(assumption.holds for assumption in self.assumptions)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -169,30 +170,23 @@ def train_pca_network(
     """
     problem = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear()))
     parameters = start_of(net, start)
-    if not freeze_hidden:
-        return gradient_descent(
-            pca_network(net, delta=delta),
-            parameters,
-            problem,
-            learning_rate=learning_rate,
-            n_steps=n_steps,
-            record_at=record_at,
-            recorders=recorders,
-            keep_outputs=keep_outputs,
-            orthonormal={"output"},
-        )
-    # Descent of W alone: hidden layers at rate 0 would cost a zero gradient of their size at every step.
-    features = pair_features(net, problem.inputs, delta=delta, parameters=parameters).detach()
-    run = gradient_descent(
-        lambda moving, _: features @ moving["output"],
-        {"output": parameters["output"]},
-        problem,
+    descent = partial(
+        gradient_descent,
+        problem=problem,
         learning_rate=learning_rate,
         n_steps=n_steps,
         record_at=record_at,
-        recorders={name: _with_frozen(recorder, parameters) for name, recorder in (recorders or {}).items()},
         keep_outputs=keep_outputs,
         orthonormal={"output"},
+    )
+    if not freeze_hidden:
+        return descent(pca_network(net, delta=delta), parameters, recorders=recorders)
+    # Descent of W alone: hidden layers at rate 0 would cost a zero gradient of their size at every step.
+    features = pair_features(net, problem.inputs, delta=delta, parameters=parameters).detach()
+    run = descent(
+        lambda moving, _: features @ moving["output"],
+        {"output": parameters["output"]},
+        recorders={name: _with_frozen(recorder, parameters) for name, recorder in (recorders or {}).items()},
     )
     frozen = {name: p.detach().clone() for name, p in parameters.items()}
     return replace(run, final_parameters={**frozen, **run.final_parameters})
