@@ -171,8 +171,6 @@ def deep_linear_descent(
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
     require_positive(learning_rate=learning_rate)
-    if not tolerance >= 0:  # so that NaN is refused too
-        raise InputError(f"tolerance must be 0 or more, got {tolerance}")
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
     rate = learning_rate / 2 if printed else learning_rate
     if not eigenbasis:
