@@ -278,14 +278,10 @@ BAD = [
     (lambda: linearized_flow(network(), PROBLEM, times=[1], new_inputs=np.ones((2, 3))), "x must be a tensor"),
     (lambda: linearization_gap(network(), PROBLEM, learning_rate=0, n_steps=1), "learning_rate must be a positive"),
     (lambda: linearization_gap(network(), PROBLEM, learning_rate=1, n_steps=-1), "n_steps must be a whole number"),
-<<<<<<< HEAD
     (
         lambda: linearization_gap(network(), PROBLEM, learning_rate=1, n_steps=1, record_at=[2]),
         "record_at must be a whole number of at most 1, got 2",
     ),
-=======
-    (lambda: linearization_gap(network(), PROBLEM, learning_rate=1, n_steps=1, record_at=[2]), "record_at must be a whole number of at most 1, got 2"),
->>>>>>> kernels
     (
         lambda: linearization_gap(network(), regression_problem(X, Y[:, :1]), learning_rate=1, n_steps=1),
         r"outputs are \(5, 2\) but the targets \(5, 1\)",

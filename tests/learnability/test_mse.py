@@ -390,19 +390,11 @@ def test_what_is_no_kernel_is_refused() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-<<<<<<< HEAD
         (("relu", K, Y, K), "network must be InfiniteNetwork, got str"),
         ((InfiniteNetwork(), K.numpy(), Y, K), "x must be a tensor of floating-point numbers"),
         ((InfiniteNetwork(), K, Y[:, 0], K), r"targets must have shape \(3, z\).*got \(3,\)"),
         ((InfiniteNetwork(), K, Y[:2], K), r"targets must have shape \(3, z\).*got \(2, 2\)"),
         ((InfiniteNetwork(), K, Y, K.float()), "convert with y.to"),
-=======
-        (("relu", K, Y, K), "must be an InfiniteNetwork, got str"),
-        ((InfiniteNetwork(), K.numpy(), Y, K), "x must be a dense tensor"),
-        ((InfiniteNetwork(), K, Y[:, 0], K), r"targets must be \(3, z\).*got \(3,\)"),
-        ((InfiniteNetwork(), K, Y[:2], K), r"targets must be \(3, z\).*got \(2, 2\)"),
-        ((InfiniteNetwork(), K, Y, K.float()), "use y.to"),
->>>>>>> kernels
     ],
 )
 def test_bad_ensembles_are_refused(arguments: tuple[object, ...], message: str) -> None:
