@@ -11,18 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.evidence import (
-    Evidence,
-    Finding,
-    Panel,
-    Style,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.patterns import (

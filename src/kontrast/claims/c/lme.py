@@ -10,17 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.c.filters import (
-    RATES,
-    D,
-    M,
-    Model,
-    followed,
-    gap_at,
-    patterns_of,
-    push_and_follow,
-    starts_of,
-)
+from kontrast.claims.c.filters import RATES, D, M, Model, followed, gap_at, patterns_of, push_and_follow, starts_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
@@ -403,10 +393,7 @@ def _batch_norm() -> tuple[Finding, ...]:
         ),
         *shown(batch_norm_energy_spread=float((flat.energy(w) - 1).abs().max())),
         corrected(
-            "batch_norm_drift",
-            float(moved.norm(dim=1).max()),
-            "uniform α without views: no filter moves",
-            high=1e-9,
+            "batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α without views: no filter moves", high=1e-9
         ),
         corrected(
             "batch_norm_before_whitened",

@@ -92,9 +92,7 @@ def theorem_1(setting: Setting) -> Evidence:
         data=every,
         panels=_panels(categorical),
         setting={"mixtures_of_each_kind": 3 * n, "push": PUSH, "followed_for": f"{SPAN:g}/|margin|"},
-        warnings=[
-            f"at points with |margin| < {FAR:g} λ that are not certified, the return of the flow is not tested",
-        ],
+        warnings=[f"at points with |margin| < {FAR:g} λ that are not certified, the return of the flow is not tested"],
     )
 
 

@@ -11,17 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.c.populations import FORMS, TEMPERATURES, Population, populations
-from kontrast.claims.evidence import (
-    Evidence,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    informative,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, informative, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest
 from kontrast.linalg import fit_power_law

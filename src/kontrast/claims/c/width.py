@@ -13,18 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kontrast.claims.evidence import (
-    Evidence,
-    Finding,
-    Panel,
-    Style,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.data import Dataset, draw_patches
