@@ -379,7 +379,7 @@ def _count_panels(table: xr.Dataset, n: int) -> list[Panel]:
                 curve(
                     f"{name}, uniform",
                     finite,
-                    [float(table[variable].sel(model=model, rule="Gaussian")[-1])] * 4,
+                    [float(table[variable].sel(model=model, rule="Gaussian")[-1])] * len(finite),
                     "dashed",
                 )
                 for variable, name in (("ends", "end points"), ("patterns", "patterns"))
