@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,9 +39,11 @@ def with_less_variance(real: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def sections() -> Sections:
-    """One seed is enough to tell what is broken from what is not."""
-    return Sections("C.lme", lme, SECTIONS, Setting(scale="quick", n_seeds=1))
+def sections() -> Iterator[Sections]:
+    """One seed and two q are enough to tell what is broken from what is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lme, "RATES", (0.2, 0.35))
+        yield Sections("C.lme", lme, SECTIONS, Setting(scale="quick", n_seeds=1))
 
 
 @each_of(

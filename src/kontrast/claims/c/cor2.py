@@ -155,7 +155,7 @@ def _patterns_by_temperature(table: xr.Dataset) -> tuple[Finding, ...]:
         printed(
             "patterns_gained_at_least_temperature",
             gained,
-            "most patterns gained over uniform α, in any model, at the smallest τ, where z_0 is least",
+            "most patterns gained over uniform α at the smallest τ",
             low=1,
         ),
         corrected("patterns_gained_at_least_temperature", gained, "no model gains a pattern there", high=0),
@@ -181,22 +181,15 @@ def _at_patterns(patterns: Tensor, every: int) -> tuple[Finding, ...]:
     """The closed form at u_m over a grid of q and τ; `every` thins the grid out."""
     grid = [AtPattern(q, tau) for q in GRID_Q[1::every] for tau in (*GRID_TEMPERATURES[::every], math.inf)]
     clear = [case for case in grid if abs(case.margin) > 0.005]
+    gain = max(case.gap - AtPattern(case.q).gap for case in grid)
+    error = largest(*(_gap_error(patterns, case) for case in grid))
+    n_wrong = sum(_stays(patterns, case) != (case.margin > 0) for case in clear)
     return (
-        corrected(
-            "largest_gain_in_gap",
-            max(case.gap - AtPattern(case.q).gap for case in grid),
-            "largest gap at u_m minus that of uniform α",
-            high=0,
-        ),
-        corrected(
-            "gap_error",
-            largest(*(_gap_error(patterns, case) for case in grid)),
-            "closed form of the gap against A(u_m): largest error",
-            high=1e-12,
-        ),
+        corrected("largest_gain_in_gap", gain, "largest gap at u_m minus that of uniform α", high=0),
+        corrected("gap_error", error, "closed form of the gap against A(u_m): largest error", high=1e-12),
         corrected(
             "n_cases_not_as_foretold",
-            sum(_stays(patterns, case) != (case.margin > 0) for case in clear),
+            n_wrong,
             "number of (q, τ) at which filters near u_m do not behave as predicted",
             high=0,
         ),
@@ -212,19 +205,11 @@ def _in_the_window(patterns: Tensor, starts: Tensor, n_steps: int) -> tuple[Find
     )
     return (
         corrected(
-            "patterns_in_window",
-            moving,
-            f"number of patterns at q = {HIGH}, τ = {WINDOW} for α that moves",
-            low=M,
-            high=M,
+            "patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} for α that moves", low=M, high=M
         ),
         corrected("patterns_of_uniform_there", uniform, "number of patterns there for uniform α", high=0),
         corrected(
-            "largest_stable_q",
-            _largest_stable_q(),
-            "largest q at which u_m is stable for some τ",
-            low=0.449,
-            high=0.453,
+            "largest_stable_q", _largest_stable_q(), "largest q with u_m stable for some τ", low=0.449, high=0.453
         ),
     )
 

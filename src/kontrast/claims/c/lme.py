@@ -125,28 +125,27 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
     found = find_lmes(_of_states(model), starts=starts)
     linear = find_lmes(_of_states(model, activation="linear"), starts=starts, max_steps=4000)
     n_maximal = _n_found(found.weights[found.maximal])
+    n_linear = float(len(linear))
+    open_gates = _worst_error(model, gate_tolerance=0.0)
     return (
         corrected(
             "patterns_categorical",
             _n_found(found.weights),
-            "categorical model: number of u_m at which ReLU filters end",
+            "categorical model: number of u_m that ReLU filters find",
             low=M,
         ),
         corrected("limits_categorical", float(len(found)), "number of all their limits", high=M),
         corrected("maximal_categorical", n_maximal, "number of u_m that are found and are LMEs", low=M),
         corrected(
             "directions_linear_categorical",
-            float(len(linear)),
-            "number of directions, up to sign, in which linear filters end",
+            n_linear,
+            "number of directions, up to sign, of linear filters",
             low=1,
             high=1,
         ),
         corrected("error_34", _worst_error(model), "A(u_m) is (34): largest ‖A(u_m) − (34)‖", high=EXACT),
         corrected(
-            "error_34_without_tolerance",
-            _worst_error(model, gate_tolerance=0.0),
-            "without a tolerance rounding opens gates: largest ‖A(u_m) − (34)‖",
-            low=0.05,
+            "error_34_without_tolerance", open_gates, "largest ‖A(u_m) − (34)‖ if rounding opens gates", low=0.05
         ),
     )
 
@@ -171,31 +170,18 @@ def _summation(n_starts: int) -> tuple[Finding, ...]:
     models = [LatentSummation(patterns_of(), q) for q in RATES]
     three = patterns_of()[:3].sum(0) / math.sqrt(3)
     field = _of_states(models[-1])
+    gap = gap_at(field.matrix(three), three)
+    with_identity = largest(*(_error_with_identity(model) for model in models))
+    with_projector = largest(*(_worst_error(model) for model in models))
     return (
         *found,
+        corrected("gap_of_a_sum_of_three", gap, "q = 0.35: gap at (u_1 + u_2 + u_3)/√3, an LME too", low=0.01),
         corrected(
-            "gap_of_a_sum_of_three",
-            gap_at(field.matrix(three), three),
-            "at q = 0.35, (u_1 + u_2 + u_3)/√3 is an LME too: its gap",
-            low=0.01,
+            "residual_of_a_sum_of_three", float(_residuals(field, three[None])), "‖A(w)w − λw‖/λ at it", high=EXACT
         ),
+        printed("error_35_with_identity", with_identity, "(35) with I, for M < d: ‖A(u_m) − (35)‖", high=EXACT),
         corrected(
-            "residual_of_a_sum_of_three",
-            float(_residuals(field, three[None])),
-            "‖A(w)w − λw‖/λ at this sum",
-            high=EXACT,
-        ),
-        printed(
-            "error_35_with_identity",
-            largest(*(_error_with_identity(model) for model in models)),
-            "(35) with I, for M < d: ‖A(u_m) − (35)‖",
-            high=EXACT,
-        ),
-        corrected(
-            "error_35",
-            largest(*(_worst_error(model) for model in models)),
-            "(35) with the projector onto span U: largest ‖A(u_m) − (35)‖",
-            high=EXACT,
+            "error_35", with_projector, "(35) with the projector onto span U: largest ‖A(u_m) − (35)‖", high=EXACT
         ),
     )
 
@@ -206,19 +192,16 @@ def _linear_summation(n_starts: int) -> tuple[Finding, ...]:
     projector = patterns_of().mT @ patterns_of()
     ends = power_iteration(field, starts_of(n_starts)).weights
     alike = ((ends @ ends.mT).abs() > 1 - 1e-6).tril(-1).any(1)  # like one before it
+    n_directions = float((~alike).sum())
+    error = float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2))
     return (
         printed(
             "directions_linear_summation",
-            float((~alike).sum()),
-            "summation model: number of directions in which linear filters end",
+            n_directions,
+            "summation model: number of directions of linear filters",
             high=1,
         ),
-        corrected(
-            "error_linear_summation",
-            float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2)),
-            "summation model, linear filters: A = UU^T",
-            high=EXACT,
-        ),
+        corrected("error_linear_summation", error, "summation model, linear filters: A = UU^T", high=EXACT),
     )
 
 
@@ -261,26 +244,20 @@ def _threshold() -> tuple[Finding, ...]:
         margin = torch.tensor([_gap_at_pattern(q)]).double()
         return float(push_and_follow(field, patterns_of()[:1], margin))
 
+    below = returned(THRESHOLD_Q - 0.02)
+    above = returned(THRESHOLD_Q + 0.02)
     return (
         *shown(threshold_q=low),
         corrected(
             "threshold_error",
             abs(low - THRESHOLD_Q),
-            "u_m is an LME up to q = (3 − √5)/2 and no further: distance of the threshold found",
+            "distance from (3 − √5)/2 of the q up to which u_m is an LME",
             high=1e-9,
         ),
         corrected(
-            "return_below_threshold",
-            returned(THRESHOLD_Q - 0.02),
-            "just below the threshold the flow returns to u_m: distance after a push, over the push",
-            high=0.5,
+            "return_below_threshold", below, "just below it the flow returns to u_m: distance over push", high=0.5
         ),
-        corrected(
-            "return_above_threshold",
-            returned(THRESHOLD_Q + 0.02),
-            "just above it the flow leaves u_m: the same ratio",
-            low=2.0,
-        ),
+        corrected("return_above_threshold", above, "just above it the flow leaves u_m: distance over push", low=2.0),
     )
 
 
@@ -301,12 +278,7 @@ def _flow_and_iteration(n_starts: int) -> tuple[Finding, ...]:
         apart.append(largest(float(distances.min(0).values.max()), float(distances.min(1).values.max())))
         same.append(float((distances.diagonal() < 1e-2).double().mean()))
     return (
-        corrected(
-            "limits_apart",
-            largest(*apart),
-            "(7) and (94) have the same limits: largest distance between them",
-            high=1e-3,
-        ),
+        corrected("limits_apart", largest(*apart), "largest distance between the limits of (7) and (94)", high=1e-3),
         *shown(share_in_the_same_basin=min(same)),
         *_swing(starts),
     )
@@ -318,19 +290,16 @@ def _swing(starts: Tensor) -> tuple[Finding, ...]:
     undamped = power_iteration(field, starts, max_steps=300, largest_shift=0.0)
     damped = power_iteration(field, starts)
     end = followed(field, starts, 300.0)
+    by_94 = float(undamped.converged.double().mean())
+    shifted = float(damped.converged.double().mean())
     return (
         corrected(
             "swing_converged_undamped",
-            float(undamped.converged.double().mean()),
+            by_94,
             f"categorical model, noise {SWINGING:g}: share of starts from which (94) itself converges",
             high=0.0,
         ),
-        corrected(
-            "swing_converged_damped",
-            float(damped.converged.double().mean()),
-            "share of starts from which it converges when shifted as in (99)",
-            low=1.0,
-        ),
+        corrected("swing_converged_damped", shifted, "share of starts that converge when shifted as in (99)", low=1.0),
         corrected(
             "swing_flow_residual", float(_residuals(field, end).max()), "(7) converges too: its residual", high=1e-4
         ),
@@ -356,13 +325,9 @@ def _of_samples(n: int, n_starts: int) -> tuple[Finding, ...]:
         numbers[f"share_chattering_q_{q}"] = float(np.mean(restless))
         numbers[f"share_unresolved_q_{q}"] = float((limits.assignment < 0).double().mean())
         numbers[f"least_cosine_q_{q}"] = float((patterns_of() @ limits.weights.mT).max(1).values.min())
+    unresolved = largest(*(numbers[f"share_unresolved_q_{q}"] for q in SAMPLED_RATES))
     return (
-        corrected(
-            "share_unresolved",
-            largest(*(numbers[f"share_unresolved_q_{q}"] for q in SAMPLED_RATES)),
-            "samples: share of starts that chatter and cannot be brought to rest",
-            high=0.05,
-        ),
+        corrected("share_unresolved", unresolved, "samples: share of starts that chatter and find no rest", high=0.05),
         *shown(**numbers),
     )
 
@@ -378,19 +343,12 @@ def _batch_norm() -> tuple[Finding, ...]:
     flat = BatchNormalized(GatedCovariance(x))
     moved = followed(flat, w, 3.0) - w
     whitened = LatentSummation(patterns_of(M, M), 0.2).states()
+    along = float(((gradient * w).sum(1) / gradient.norm(dim=1)).abs().max())
+    error = float((field.product(w) - expected).norm() / expected.norm())
+    other = _normalized_before(*_models()["categorical"].states())
     return (
-        corrected(
-            "batch_norm_along_w",
-            float(((gradient * w).sum(1) / gradient.norm(dim=1)).abs().max()),
-            "BatchNorm of the output: no gradient along w",
-            high=1e-10,
-        ),
-        corrected(
-            "batch_norm_field_error",
-            float((field.product(w) - expected).norm() / expected.norm()),
-            "the field equals that of autograd",
-            high=1e-10,
-        ),
+        corrected("batch_norm_along_w", along, "BatchNorm of the output: no gradient along w", high=1e-10),
+        corrected("batch_norm_field_error", error, "the field equals that of autograd", high=1e-10),
         *shown(batch_norm_energy_spread=float((flat.energy(w) - 1).abs().max())),
         corrected(
             "batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α without views: no filter moves", high=1e-9
@@ -398,15 +356,10 @@ def _batch_norm() -> tuple[Finding, ...]:
         corrected(
             "batch_norm_before_whitened",
             _normalized_before(*whitened),
-            "BatchNorm before the ReLU, whitened x: the same energy as with ‖w‖ = 1, up to a factor",
+            "BatchNorm before the ReLU, whitened x: as ‖w‖ = 1",
             high=1e-10,
         ),
-        corrected(
-            "batch_norm_before_other",
-            _normalized_before(*_models()["categorical"].states()),
-            "the same for x that are not whitened: a different energy",
-            low=0.1,
-        ),
+        corrected("batch_norm_before_other", other, "BatchNorm before the ReLU, other x: another energy", low=0.1),
     )
 
 
@@ -436,19 +389,11 @@ def _no_lme() -> tuple[Finding, ...]:
     field = MixtureCovariance.of(LatentSummation(patterns_of(), 0.35), 0.6)
     w = power_iteration(field, patterns_of()[:1]).weights
     margin = field.stability_margin(w[0])
+    gap = gap_at(field.matrix(w[0]), w[0])
+    returned = float(push_and_follow(field, w, torch.tensor([margin]).double()))
     return (
-        corrected(
-            "gap_of_no_lme",
-            gap_at(field.matrix(w[0]), w[0]),
-            "q = 0.35, noise 0.6: the gap at u_m, which is not an LME",
-            high=-0.01,
-        ),
-        corrected(
-            "return_to_no_lme",
-            float(push_and_follow(field, w, torch.tensor([margin]).double())),
-            "the flow returns to it nevertheless: distance after a push, over the push",
-            high=0.5,
-        ),
+        corrected("gap_of_no_lme", gap, "q = 0.35, noise 0.6: the gap at u_m, which is not an LME", high=-0.01),
+        corrected("return_to_no_lme", returned, "yet the flow returns to it: distance over push", high=0.5),
         *shown(margin_of_no_lme=margin, cosine_of_no_lme=float(w[0] @ patterns_of()[0])),
     )
 

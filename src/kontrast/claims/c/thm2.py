@@ -44,6 +44,9 @@ def theorem_2(setting: Setting) -> Evidence:
     balls = [by_name["uniform in a ball"].moments for by_name in found]
     violated = (data.printed > 1).any(["population", "d"])
     uniform = data.corrected.sel(population="uniform in a ball").isel(radius=0)
+    error = largest(*(abs(rho / found[0][name].moments.roughness - 1) for name, rho in in_plane.items()))
+    in_ball = float((uniform * 2 * uniform.d).isel(d=-1))
+    over_gap = largest(*(m.corrected_bound / m.gap for m in lumps))
     return judged(
         printed("worst_share_printed", float(data.printed.max()), "largest ρ over the printed bound", high=1 + 1e-9),
         corrected(
@@ -52,35 +55,19 @@ def theorem_2(setting: Setting) -> Evidence:
         corrected(
             "worst_share_sharp",
             float(data.sharp.max()),
-            "largest ρ over the sharp bound, which is reached",
+            "largest ρ over the sharp bound: it is reached",
             low=0.9,
             high=1 + 1e-9,
         ),
         corrected(
-            "exponent_of_radius",
-            fit_power_law(MEASURED_RADII, scaled),
-            "the measured ρ grows as C_0²",
-            low=1.99,
-            high=2.01,
+            "exponent_of_radius", fit_power_law(MEASURED_RADII, scaled), "measured ρ grows as C_0²", low=1.99, high=2.01
         ),
         corrected(
-            "difference_error",
-            largest(*(abs(rho / found[0][name].moments.roughness - 1) for name, rho in in_plane.items())),
-            "ρ = E[h]‖M‖ against differences of A(w): largest relative error",
-            high=0.03,
+            "difference_error", error, "largest relative error of ρ = E[h]‖M‖ against differences of A(w)", high=0.03
         ),
-        corrected(
-            "share_in_a_ball_times_2d",
-            float((uniform * 2 * uniform.d).isel(d=-1)),
-            "in a ball ρ is about 1/2d of the bound with C_0²: ratio of the two",
-            low=0.8,
-            high=1.2,
-        ),
+        corrected("share_in_a_ball_times_2d", in_ball, "ball: 2d ρ over the bound with C_0²", low=0.8, high=1.2),
         informative(
-            "bound_over_gap_of_two_lumps",
-            largest(*(m.corrected_bound / m.gap for m in lumps)),
-            "the bound with C_0² over the gap of two patterns that lie apart",
-            high=1,
+            "bound_over_gap_of_two_lumps", over_gap, "bound with C_0² over the gap of two patterns apart", high=1
         ),
         *shown(
             largest_radius_where_printed_fails=float(data.radius.where(violated).max()),

@@ -158,11 +158,12 @@ def _model(kind: str, patterns: Tensor) -> LatentCategorical | LatentSummation:
 def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
     """How often the condition is met, with constants of the sphere and with those of B_γ."""
     met = [case for case in cases if case.promise.met]
+    n_sphere = sum(case.sphere_omega < 1 for case in cases)
     return (
         printed(
             "n_met_with_constants_of_the_sphere",
-            sum(case.sphere_omega < 1 for case in cases),
-            "number of cases in which the condition is met with L and κ of the unit sphere",
+            n_sphere,
+            "number of cases that meet the condition with L and κ of the sphere",
             low=1,
         ),
         corrected("n_met", len(met), "number of cases in which it is met with those of B_γ", low=8),
@@ -180,33 +181,17 @@ def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
 
 def _promises(met: Sequence[Case]) -> tuple[Finding, ...]:
     """Everything that Theorem 3 promises, in the cases where its condition is met."""
+    n_broken = sum(not case.check.held for case in met)
+    rate = largest(-math.inf, *(case.check.rate.measured or 0.0 for case in met))
+    reach = largest(-math.inf, *(1 / case.check.reach.ratio for case in met))
+    excess = largest(-math.inf, *(case.check.omega - case.promise.gamma for case in met))
     return (
         corrected(
-            "n_broken",
-            sum(not case.check.held for case in met),
-            "number of cases in which the condition is met and a promise is broken",
-            high=0,
+            "n_broken", n_broken, "number of cases in which the condition is met and a promise is broken", high=0
         ),
-        corrected(
-            "worst_rate",
-            largest(-math.inf, *(case.check.rate.measured or 0.0 for case in met)),
-            "largest 1 − c_t over γ^t(1 − c_0)",
-            low=0,
-            high=1 + 1e-9,
-        ),
-        corrected(
-            "worst_reach",
-            largest(-math.inf, *(1 / case.check.reach.ratio for case in met)),
-            "largest ‖w(t) − w(0)‖ over the radius of B_γ",
-            low=0,
-            high=1 + 1e-9,
-        ),
-        corrected(
-            "worst_omega_on_the_way",
-            largest(-math.inf, *(case.check.omega - case.promise.gamma for case in met)),
-            "largest ω − γ along the iteration",
-            high=1e-9,
-        ),
+        corrected("worst_rate", rate, "largest 1 − c_t over γ^t(1 − c_0)", low=0, high=1 + 1e-9),
+        corrected("worst_reach", reach, "largest ‖w(t) − w(0)‖ over the radius of B_γ", low=0, high=1 + 1e-9),
+        corrected("worst_omega_on_the_way", excess, "largest ω − γ along the iteration", high=1e-9),
         *shown(median_gamma=float(np.median([case.promise.gamma for case in met])) if met else math.nan),
     )
 
@@ -214,23 +199,23 @@ def _promises(met: Sequence[Case]) -> tuple[Finding, ...]:
 def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
     """The categorical model with another pattern before the plane of u_m: u_j^T u_m > 0."""
     ends = [case.flow_end() for case in cases if case.noise == max(NOISES[case.kind])]
+    n_met = sum(case.promise.met for case in cases)
+    n_resting = sum(case.converged for case in cases)
+    residual = largest(*(residual for residual, _ in ends))
     return (
         corrected(
             "n_met_with_a_pattern_before",
-            sum(case.promise.met for case in cases),
-            "categorical model with some u_j^T u_m > 0: number of cases in which the condition is met",
+            n_met,
+            "number of cases with some u_j^T u_m > 0 that meet the condition",
             high=0,
         ),
         corrected(
-            "n_that_converge_with_a_pattern_before",
-            sum(case.converged for case in cases),
-            "number of these cases in which the iteration comes to rest",
-            high=0,
+            "n_that_converge_with_a_pattern_before", n_resting, "number in which the iteration comes to rest", high=0
         ),
         corrected(
             "flow_residual_with_a_pattern_before",
-            largest(*(residual for residual, _ in ends)),
-            "the flow does come to rest there: largest ‖A(w)w − λw‖/λ at its end",
+            residual,
+            "the flow does come to rest: largest ‖A(w)w − λw‖/λ",
             high=1e-3,
         ),
         *shown(

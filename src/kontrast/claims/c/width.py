@@ -155,55 +155,46 @@ def _linear(samples: Mapping[tuple[str, int], Samples]) -> tuple[Finding, ...]:
     found = [_patterns(each.raw, 32, key[1], activation="linear") for key, each in samples.items()]
     n_patterns = largest(*(len(each.found) for each in found))
     words = "number of directions that linear filters learn"
+    move = largest(*(_linear_move(each.white, key[1]) for key, each in samples.items()))
     return (
         printed("linear_patterns", n_patterns, words, low=1, high=1),
         corrected("linear_patterns", n_patterns, words, low=1, high=1),
-        corrected(
-            "linear_move_on_white",
-            largest(*(_linear_move(each.white, key[1]) for key, each in samples.items())),
-            "on whitened samples linear filters stay at their starts: largest move",
-            high=1e-6,
-        ),
+        corrected("linear_move_on_white", move, "whitened samples: largest move of a linear filter", high=1e-6),
     )
 
 
 def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr.Dataset) -> tuple[Finding, ...]:
     """Patterns of ReLU filters: how many, how their number grows with the width, and their stability."""
     growth, found = _mean(each.growth for each in raw), [each.found for each in (*raw, *white)]
+    n_raw = _mean(len(each.shares) for each in raw)
+    growth_white = _mean(each.growth for each in white)
+    ratio = float((table.collected / table.predicted).sel(samples="whitened").mean())
+    stable = _mean(float(each.stable.double().mean()) for each in found)
     return (
         printed(
             "relu_growth_as_they_are",
             growth,
-            f"ReLU, raw samples: patterns in the widest layer over those among {FEW} filters",
+            f"ReLU, raw samples: patterns of the widest layer over those of {FEW} filters",
             low=1.5,
         ),
         corrected("relu_growth_as_they_are", growth, "this ratio: hardly any growth", high=1.3),
         corrected(
-            "relu_patterns_as_they_are",
-            _mean(len(each.shares) for each in raw),
-            "ReLU, raw samples: number of patterns, two or three",
-            low=1.5,
-            high=4,
+            "relu_patterns_as_they_are", n_raw, "ReLU, raw samples: number of patterns, two or three", low=1.5, high=4
         ),
         corrected(
             "relu_growth_white",
-            _mean(each.growth for each in white),
-            f"ReLU, whitened samples: patterns in the widest layer over those among {FEW} filters",
+            growth_white,
+            f"ReLU, whitened samples: patterns of the widest layer over those of {FEW} filters",
             low=1.5,
         ),
         corrected(
             "collected_over_foretold",
-            float((table.collected / table.predicted).sel(samples="whitened").mean()),
-            "whitened samples: number of patterns over that of the collector's curve",
+            ratio,
+            "whitened: number of patterns over the collector's curve",
             low=0.85,
             high=1.15,
         ),
-        corrected(
-            "share_stable",
-            _mean(float(each.stable.double().mean()) for each in found),
-            "share of the patterns that are stable",
-            low=0.99,
-        ),
+        corrected("share_stable", stable, "share of the patterns that are stable", low=0.99),
         *shown(
             relu_patterns_white=_mean(len(each.shares) for each in white),
             share_at_first_component=_mean(_share_at_first(each.found) for each in raw),
@@ -254,19 +245,17 @@ def _lottery(chosen: Chosen) -> tuple[Finding, ...]:
         nudged.append(float((first == near).double().mean()))
         chances.append(float((patterns.shares**2).sum()))
         ratios.append(another[-1] / chances[-1])
+    ratio = _mean(ratios)
     return (
         corrected(
             "ticket_another_start_over_chance",
-            _mean(ratios),
-            "how often another start finds the same pattern, over the chance Σp²",
+            ratio,
+            "how often another start finds the same pattern, over Σp²",
             low=0.6,
             high=1.6,
         ),
         corrected(
-            "ticket_nudged_start",
-            _mean(nudged),
-            "how often a start near a filter's own finds the same pattern",
-            low=0.5,
+            "ticket_nudged_start", _mean(nudged), "how often a start near a filter's own finds its pattern", low=0.5
         ),
         *shown(ticket_another_start=_mean(another), ticket_chance=_mean(chances)),
     )
@@ -292,17 +281,9 @@ def _joint_network(chosen: Chosen, n_filters: int) -> tuple[Finding, ...]:
         pull = field.product(together)
         unrest.append(float((1 - (pull * together).sum(1) / pull.norm(dim=1)).median()))  # 1 − cos of w and A(w)w
     return (
+        corrected("joint_at_a_pattern", _mean(shares.pop("")), "share of InfoNCE's filters at a pattern", high=0.8),
         corrected(
-            "joint_at_a_pattern",
-            _mean(shares.pop("")),
-            "share of InfoNCE's filters at a pattern of uniform α",
-            high=0.8,
-        ),
-        corrected(
-            "joint_places_over_alone",
-            _mean(places),
-            "number of places at which InfoNCE's filters end, over that for filters trained alone",
-            low=1.2,
+            "joint_places_over_alone", _mean(places), "number of their ends over that of filters trained alone", low=1.2
         ),
         *shown(joint_unrest=_mean(unrest), **{f"joint_at_a_pattern{name}": _mean(of) for name, of in shares.items()}),
     )

@@ -52,6 +52,7 @@ def critical_rate(setting: Setting) -> Evidence:
     widths = setting.pick(quick=(64, 256, 1024, 4096), full=(64, 256, 1024, 4096), paper=(64, 256, 1024, 4096, 16384))
     seeds = setting.seeds(quick=2, full=6, paper=8)
     runs, peaks = endings(setting, width, seeds, n_steps), catapults(setting, widths, range(4 * len(seeds)))
+    slope = fit_log_law(peaks.width.values, seed_mean(peaks.peak_step))
     return judged(
         *_limits(setting),
         *_shares_converged(runs),
@@ -60,11 +61,7 @@ def critical_rate(setting: Setting) -> Evidence:
             "exponent_peak", width_law(peaks.peak), "exponent in the width of the loss's peak", low=0.7, high=1.3
         ),
         corrected(
-            "peak_step_slope",
-            fit_log_law(peaks.width.values, seed_mean(peaks.peak_step)),
-            "the peak comes later as the logarithm of the width: slope",
-            low=0.4,
-            high=1.6,
+            "peak_step_slope", slope, "slope of the peak's step in the logarithm of the width", low=0.4, high=1.6
         ),
         data=xr.merge([runs, peaks], join="outer"),
         panels=[*_run_panels(setting, width), _ending_panel(runs), _peak_panel(peaks)],
@@ -78,15 +75,12 @@ def _limits(setting: Setting) -> tuple[Finding, ...]:
     worst = {name: largest(*(each[name] for each in found)) for name in found[0]}
     return (
         printed(
-            "critical_error",
-            worst["critical_error"],
-            "(80) holds up to 2/(λ_min + λ_max): relative distance of the end found",
-            high=1e-6,
+            "critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): relative error", high=1e-6
         ),
         corrected(
             "linear_limit_error",
             worst["linear_limit_error"],
-            "the linearised network diverges from 2/λ_max on: relative distance of the rate found",
+            "linearised networks diverge from 2/λ_max on: relative error",
             high=0.01,
         ),
         corrected(
@@ -209,11 +203,7 @@ def _shares_converged(runs: xr.Dataset) -> tuple[Finding, ...]:
     return (
         printed("least_at_0.9", least["0.9"], "below it all networks converge: smallest share of runs", low=1),
         corrected(
-            "least_at_1.5",
-            least["1.5"],
-            "at 1.5 times 2/λ_max all networks still converge: smallest share",
-            low=0.9,
-            high=1.0,
+            "least_at_1.5", least["1.5"], "at 1.5 times 2/λ_max all still converge: smallest share", low=0.9, high=1.0
         ),
         *(
             share(f"{name}_at_2.5", f"{name}, one hidden layer: most runs diverge at 2.5 times", high=0.5)
@@ -236,20 +226,13 @@ def _catapult_summary(runs: xr.Dataset) -> tuple[Finding, ...]:
         return np.stack([runs[f"{network.name}_{what}"].sel(multiple=multiples).values for network in TRAINED])
 
     grown = float(values("peak", [1.5]).mean(axis=(1, 2)).min())
+    sharpness = float(values("sharpness", [1.5]).max())
     return (
         printed(
-            "peak_below",
-            float(values("peak", [0.9]).max()),
-            "below it no loss grows: largest over that at the start",
-            high=1.1,
+            "peak_below", float(values("peak", [0.9]).max()), "below it no loss grows: peak over the start", high=1.1
         ),
         corrected("peak_at_1.5", grown, "at 1.5 times 2/λ_max the loss first grows: its peak over the start", low=1.2),
-        corrected(
-            "sharpness_after_1.5",
-            float(values("sharpness", [1.5]).max()),
-            "until λ_max is below 2/η: largest λ_max η/2 at the end",
-            high=1.0,
-        ),
+        corrected("sharpness_after_1.5", sharpness, "until λ_max is below 2/η: largest λ_max η/2 at the end", high=1.0),
     )
 
 

@@ -118,26 +118,24 @@ def _other_domains(setting: Setting, spheres: Mapping[int, float]) -> tuple[Find
 def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
     """Test errors of labels of 400 digits."""
     ratio = "test error predicted over measured, minus 1"
+    at_points = digits.worst(TASKS, at_points=True)
     return (
         _at_most(
             "worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"400 digits, n ≤ 100: {ratio}", 0.08
         ),
         corrected(
-            "worst_error_ratio_one_kappa",
-            digits.worst(TASKS),
-            f"400 digits, n ≤ 350, one κ for all points: {ratio}",
-            low=0.1,
+            "worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all points: {ratio}", low=0.1
         ),
         _at_most(
             "worst_error_ratio_kappa_a_point",
-            digits.worst(TASKS, at_points=True),
-            "one κ per point, all n: error at unseen digits predicted over measured, minus 1",
+            at_points,
+            "one κ per point: error at unseen digits, predicted over measured, − 1",
             0.08,
         ),
         _at_most(
             "single_digit_kappa_a_point",
             digits.worst(SINGLE, at_points=True),
-            "the same for single digits against the rest",
+            "the same, single digits against the rest",
             0.15,
         ),
         *shown(single_digit_one_kappa=digits.worst(SINGLE)),
@@ -146,23 +144,24 @@ def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
 
 def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
     """Labels under the kernel of a contrastive model."""
+    ratio = study.worst(TASKS, at_points=True)
     return (
         _at_most(
             "worst_learnability_contrastive",
             study.learnability_apart,
-            "kernel of a contrastive model: largest error of L of labels",
+            "contrastive model's kernel: largest error of L",
             0.1,
         ),
         _at_most(
             "worst_error_ratio_contrastive",
-            study.worst(TASKS, at_points=True),
-            "its error at unseen digits, one κ per point: predicted over measured, minus 1",
+            ratio,
+            "error at unseen digits, one κ per point: predicted over measured, − 1",
             0.08,
         ),
         corrected(
             "correlation_of_labels_contrastive",
             study.correlation,
-            "correlation of L over labels, predicted and measured: smallest over n",
+            "smallest correlation of L, predicted and measured",
             low=0.9,
             high=1.0,
         ),

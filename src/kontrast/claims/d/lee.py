@@ -131,12 +131,7 @@ def _slowest_laws(laws: Mapping[str, Estimate]) -> tuple[Finding, ...]:
     smooth = [network.name for network in networks if network.activation != "relu"]
     output, new, kernel, weights = (_slowest([laws[f"{name}_{q}"] for name in smooth]) for q in QUANTITIES[:4])
     return (
-        printed(
-            "slowest_output",
-            output,
-            "(2), training inputs: slowest exponent of the outputs' difference, over smooth networks",
-            high=-0.5,
-        ),
+        printed("slowest_output", output, "(2), training inputs: slowest exponent over smooth networks", high=-0.5),
         printed("slowest_new", new, "(2), new inputs: the same", high=-0.5),
         printed("slowest_weights", weights, "(3): slowest exponent of the move of the weights", high=0.1),
         printed("slowest_kernel", kernel, "(4): slowest exponent of the kernel's change", high=-0.5),

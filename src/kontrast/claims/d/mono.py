@@ -61,41 +61,27 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
     """L^(D) of random functions and of eigenfunctions as points are added one by one."""
     every = [path for group in paths.values() for path in group]
     on_cube, on_digits = (float(np.mean([path.losing for path in paths[name]])) for name in ("hypercube", "digits"))
+    most = largest(*(p.most("plain") for p in every))
+    most_of_modes = largest(*(p.most("modes") for p in every))
+    gain = least(p.gain("modes") for p in every)
+    apart = largest(*(p.range_apart for p in every))
     return (
         printed(
             "share_that_loses_hypercube",
             on_cube,
-            "Lemma 1(e), hypercube: share of new points that lower L^(D)(f) of a random f",
+            "Lemma 1(e), hypercube: share of new points that lower L^(D)(f)",
             high=0.0,
         ),
         printed("share_that_loses_digits", on_digits, "Lemma 1(e), digits: the same share", high=0.0),
         printed("least_learnability", least(p.least("plain") for p in every), "smallest L^(D)(f) found", low=-ROUNDING),
-        printed(
-            "largest_learnability",
-            largest(*(p.most("plain") for p in every)),
-            "largest L^(D)(f) found",
-            high=1 + ROUNDING,
-        ),
+        printed("largest_learnability", most, "largest L^(D)(f) found", high=1 + ROUNDING),
         corrected(
             "least_of_eigenfunctions", least(p.least("modes") for p in every), "smallest L^(D)(φ_i)", low=-ROUNDING
         ),
+        corrected("largest_of_eigenfunctions", most_of_modes, "largest L^(D)(φ_i)", high=1 + ROUNDING),
+        corrected("least_gain_of_eigenfunctions", gain, "smallest change of L^(D)(φ_i) by a new point", low=-ROUNDING),
         corrected(
-            "largest_of_eigenfunctions",
-            largest(*(p.most("modes") for p in every)),
-            "largest L^(D)(φ_i)",
-            high=1 + ROUNDING,
-        ),
-        corrected(
-            "least_gain_of_eigenfunctions",
-            least(p.gain("modes") for p in every),
-            "smallest change of L^(D)(φ_i) by a new point",
-            low=-ROUNDING,
-        ),
-        corrected(
-            "range_apart",
-            largest(*(p.range_apart for p in every)),
-            "L^(D)(f) fills (1 ± ‖T‖)/2: largest distance of the extremes of sym T",
-            high=ROUNDING,
+            "range_apart", apart, "L^(D)(f) fills (1 ± ‖T‖)/2: largest distance of the extremes of sym T", high=ROUNDING
         ),
         *shown(
             least_possible=least(p.possible[0] for p in every),
@@ -106,6 +92,7 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
 
 def _in_rkhs(paths: Sequence[_Path]) -> tuple[Finding, ...]:
     """The learnability of random functions in the RKHS."""
+    gain = least(p.gain("rkhs") for p in paths)
     return (
         corrected(
             "least_in_rkhs", least(p.least("rkhs") for p in paths), "smallest ⟨f, f̂⟩_H/‖f‖_H², any f", low=-ROUNDING
@@ -113,23 +100,16 @@ def _in_rkhs(paths: Sequence[_Path]) -> tuple[Finding, ...]:
         corrected(
             "largest_in_rkhs", largest(*(p.most("rkhs") for p in paths)), "largest ⟨f, f̂⟩_H/‖f‖_H²", high=1 + ROUNDING
         ),
-        corrected(
-            "least_gain_in_rkhs",
-            least(p.gain("rkhs") for p in paths),
-            "smallest change of ⟨f, f̂⟩_H/‖f‖_H² by a new point",
-            low=-ROUNDING,
-        ),
+        corrected("least_gain_in_rkhs", gain, "smallest change of ⟨f, f̂⟩_H/‖f‖_H² by a new point", low=-ROUNDING),
     )
 
 
 def _updates(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     found = [_update_apart(K) for K in kernels]
+    apart = largest(*(right for _, right in found))
     return (
         corrected(
-            "update_with_lambda_apart",
-            largest(*(right for _, right in found)),
-            "T^(D+) by Sherman-Morrison, with Λ^±½: relative error",
-            high=EXACT,
+            "update_with_lambda_apart", apart, "T^(D+) by Sherman-Morrison, with Λ^±½: relative error", high=EXACT
         ),
         *shown(update_as_printed_apart=least(as_printed for as_printed, _ in found)),
     )
@@ -138,35 +118,26 @@ def _updates(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
 def _derivatives(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     """dT_jj/dλ_i, with and without a ridge."""
     found = [_slopes(K, ridge, seed) for K in kernels for ridge in (0.0, RIDGE) for seed in range(2)]
+    by_autograd = largest(*(each.autograd for each in found))
+    by_differences = largest(*(each.differences for each in found))
+    own = least(each.own for each in found)
+    others = largest(*(each.others for each in found))
     return (
         corrected(
             "slopes_from_autograd",
-            largest(*(each.autograd for each in found)),
+            by_autograd,
             "(39), (40) against automatic differentiation: relative error",
             high=EXACT,
         ),
         corrected(
-            "slopes_from_differences",
-            largest(*(each.differences for each in found)),
-            "(39), (40) against differences of T: relative error",
-            high=1e-6,
+            "slopes_from_differences", by_differences, "(39), (40) against differences of T: relative error", high=1e-6
         ),
-        corrected(
-            "least_slope_of_own",
-            least(each.own for each in found),
-            "(9): smallest dL(φ_i)/dλ_i, over the largest",
-            low=-ROUNDING,
-        ),
-        corrected(
-            "largest_slope_of_others",
-            largest(*(each.others for each in found)),
-            "(10): largest dL(φ_j)/dλ_i, over the largest",
-            high=ROUNDING,
-        ),
+        corrected("least_slope_of_own", own, "(9): smallest dL(φ_i)/dλ_i, over the largest", low=-ROUNDING),
+        corrected("largest_slope_of_others", others, "(10): largest dL(φ_j)/dλ_i, over the largest", high=ROUNDING),
         corrected(
             "slopes_sum",
             largest(*(each.total for each in found)),
-            "zero-sum: Σ_j dL(φ_j)/dλ_i without a ridge",
+            "zero-sum without a ridge: Σ_j dL(φ_j)/dλ_i",
             high=ROUNDING,
         ),
     )
@@ -175,25 +146,13 @@ def _derivatives(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
 def _means(device: str) -> tuple[Finding, ...]:
     """E_D[T] over all training sets: of the hypercube, and of two points of different k(x, x)."""
     means = _exact_means(cube(3, device))
+    off_diagonal = largest(*(float((T - T.diagonal().diag()).abs().max()) for T in means))
+    gain = least(float(_spread(b - a)[0]) for a, b in pairwise(means))
+    of_two = float(_spread(_exact_means(_two_points(device))[1])[0])
     return (
-        corrected(
-            "mean_not_diagonal",
-            largest(*(float((T - T.diagonal().diag()).abs().max()) for T in means)),
-            "hypercube: E_D[T] is diagonal",
-            high=EXACT,
-        ),
-        corrected(
-            "least_mean_gain",
-            least(float(_spread(b - a)[0]) for a, b in pairwise(means)),
-            "hypercube: L(f) grows with n for every f: smallest gain",
-            low=0.0,
-        ),
-        printed(
-            "least_mean_of_two_points",
-            float(_spread(_exact_means(_two_points(device))[1])[0]),
-            "two points: smallest L(f), the mean over D",
-            low=-ROUNDING,
-        ),
+        corrected("mean_not_diagonal", off_diagonal, "hypercube: E_D[T] is diagonal", high=EXACT),
+        corrected("least_mean_gain", gain, "hypercube: L(f) grows with n for every f: smallest gain", low=0.0),
+        printed("least_mean_of_two_points", of_two, "two points: smallest L(f), the mean over D", low=-ROUNDING),
     )
 
 

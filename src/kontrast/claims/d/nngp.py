@@ -102,6 +102,7 @@ def gaussian_process(setting: Setting) -> Evidence:
     kernels = _kernel_errors(setting, x, widths, seeds)
     shape = _shapes(x, n_draws)
     variances = {case.name: _variances(case, x, n_draws) for case in CASES}
+    ratio = _ratio(shape.kurtosis, shape.predicted)
     return judged(
         *_variance_findings(variances),
         _rate("exponent_one_layer_with_biases", kernels.biased, "one hidden layer with biases"),
@@ -112,26 +113,15 @@ def gaussian_process(setting: Setting) -> Evidence:
         corrected(
             "exponent_of_kurtosis", _law(shape.kurtosis), "the excess kurtosis falls as 1/H", low=-1.2, high=-0.8
         ),
-        corrected(
-            "kurtosis_over_predicted",
-            _ratio(shape.kurtosis, shape.predicted),
-            "the excess kurtosis over 3ω⁴Var[h²]/(HΣ²)",
-            low=0.9,
-            high=1.1,
-        ),
+        corrected("kurtosis_over_predicted", ratio, "the excess kurtosis over 3ω⁴Var[h²]/(HΣ²)", low=0.9, high=1.1),
         corrected(
             "exponent_of_joint_kurtosis",
             _law(shape.joint),
-            "the joint kurtosis of several points falls as 1/H too",
+            "joint kurtosis of several points: as 1/H",
             low=-1.2,
             high=-0.8,
         ),
-        corrected(
-            "mean_over_deviation",
-            float(shape["mean"].max()),
-            "E f = 0 (48): largest mean over the standard deviation",
-            high=0.03,
-        ),
+        corrected("mean_over_deviation", float(shape["mean"].max()), "E f = 0 (48): mean over deviation", high=0.03),
         data=kernels.assign(shape),
         panels=[_kernel_panel(kernels), _shape_panel(shape), _variance_panel(variances)],
         setting={
@@ -155,20 +145,16 @@ def _variance_findings(variances: Mapping[str, Mapping[str, float]]) -> tuple[Fi
     def over_49(name: str, found: Mapping[str, float], words: str) -> Finding:
         return printed(f"variance_over_49_{name}", found["printed"], f"{words}: Var f over (49)", low=0.97, high=1.03)
 
+    error = largest(*(found["error"] for found in variances.values()))
     return (
         over_49("tanh", tanh, "tanh, symmetric weights"),
         over_49("tanh_shifted", shifted, "tanh, biases of mean 1"),
         over_49("relu", relu, "ReLU"),
-        corrected(
-            "variance_over_52_error",
-            largest(*(found["error"] for found in variances.values())),
-            "largest relative error of Var f against (52)",
-            high=0.03,
-        ),
+        corrected("variance_over_52_error", error, "largest relative error of Var f against (52)", high=0.03),
         corrected(
             "second_term_of_49_over_right_relu",
             relu["second_term"],
-            "Var[h]/E[h²] of ReLU, which is 1 − 1/π without biases",
+            "ReLU: Var[h]/E[h²], about 1 − 1/π",
             low=0.66,
             high=0.7,
         ),

@@ -35,30 +35,31 @@ def no_free_lunch(setting: Setting) -> Evidence:
     found = {name: _sums(K, n_draws) for name, K in domains.items()}
     K, sizes = domains["hypercube"], np.arange(1, 2**d + 1)
     skewed = _sums_over(_skew_basis(2**d, setting.device), K, 1)[:, 0]
+    at_ends = largest(*(_ends_apart(K) for K in domains.values()))
+    with_ridge = largest(*(_ridge_law(K) for K in domains.values()))
+    by_rank = largest(*(_rank_law(K) for K in domains.values()))
+    skew = _off(skewed[:, None])
     return judged(
         *(finding for domain, sums in found.items() for finding in _apart(domain, sums)),
         printed(
             "apart_without_and_with_all_samples",
-            largest(*(_ends_apart(K) for K in domains.values())),
+            at_ends,
             "(7), (8): L = 0 for n = 0 and 1 for n = M, any f: largest error",
             high=EXACT,
         ),
         corrected(
             "apart_from_the_law_with_ridge",
-            largest(*(_ridge_law(K) for K in domains.values())),
+            with_ridge,
             "with a ridge the sum is n − δ Tr(K_DD + δI)^−1: largest error",
             high=EXACT,
         ),
         corrected(
-            "apart_from_the_rank",
-            largest(*(_rank_law(K) for K in domains.values())),
-            "points drawn twice count once in the sum: largest error",
-            high=EXACT,
+            "apart_from_the_rank", by_rank, "points drawn twice count once in the sum: largest error", high=EXACT
         ),
         printed(
             "farthest_not_orthogonal",
-            _off(skewed[:, None]),
-            "the functions must be orthogonal: largest |Σ L^(D) − n| of a basis that is not",
+            skew,
+            "the functions must be orthogonal: |Σ L^(D) − n| of a basis that is not",
             low=0.5,
         ),
         panels=[_levels_panel(K, d), _sums_panel(K, found["hypercube"], skewed, sizes)],
