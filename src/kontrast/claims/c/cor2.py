@@ -151,28 +151,21 @@ def _patterns_by_temperature(table: xr.Dataset) -> tuple[Finding, ...]:
     own, uniform = table.patterns.sel(rule="Gaussian"), table.patterns.sel(temperature=math.inf)
     gain = own.sel(temperature=least) - own.sel(temperature=math.inf)
     gained = float(gain.max())
+    anywhere = float((table.patterns.drop_sel(temperature=math.inf) - uniform).max())
+    ends = float(exact.ends.sel(temperature=least) / exact.ends.sel(temperature=math.inf))
     return (
         printed(
-            "patterns_gained_at_least_temperature",
-            gained,
-            "most patterns gained over uniform α at the smallest τ",
-            low=1,
+            "patterns_gained_at_least_temperature", gained, "most patterns gained over uniform α at the least τ", low=1
         ),
         corrected("patterns_gained_at_least_temperature", gained, "no model gains a pattern there", high=0),
         corrected(
             "patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns there", low=1
         ),
         corrected(
-            "patterns_gained_anywhere_below_threshold",
-            float((table.patterns.drop_sel(temperature=math.inf) - uniform).max()),
-            "most patterns gained at any τ, for α of outputs, of samples or of InfoNCE, q below the threshold",
-            high=0,
+            "patterns_gained_anywhere_below_threshold", anywhere, "most patterns gained at any τ by any rule", high=0
         ),
         corrected(
-            "end_points_at_least_temperature_over_uniform",
-            float(exact.ends.sel(temperature=least) / exact.ends.sel(temperature=math.inf)),
-            "yet there are more end points: their number at the smallest τ over that for uniform α",
-            low=1.5,
+            "end_points_at_least_temperature_over_uniform", ends, "yet more end points at the least τ: ratio", low=1.5
         ),
     )
 
@@ -187,12 +180,7 @@ def _at_patterns(patterns: Tensor, every: int) -> tuple[Finding, ...]:
     return (
         corrected("largest_gain_in_gap", gain, "largest gap at u_m minus that of uniform α", high=0),
         corrected("gap_error", error, "closed form of the gap against A(u_m): largest error", high=1e-12),
-        corrected(
-            "n_cases_not_as_foretold",
-            n_wrong,
-            "number of (q, τ) at which filters near u_m do not behave as predicted",
-            high=0,
-        ),
+        corrected("n_cases_not_as_foretold", n_wrong, "number of (q, τ) at which filters defy the prediction", high=0),
         *shown(n_cases=len(clear), n_stable_without_gap=sum(case.margin > 0 > case.gap for case in clear)),
     )
 

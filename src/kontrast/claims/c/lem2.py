@@ -51,18 +51,14 @@ def lemma_2(setting: Setting) -> Evidence:
     sizes = setting.pick(quick=(32, 64, 128, 256), full=(32, 64, 128, 256, 512, 1024), paper=TO_2048)
     n_draws = setting.pick(quick=120, full=200, paper=400)
     data = _by_size(sizes, n_draws)
+    apart = largest(*(_limit_apart(noise) for noise in (0.0, NOISE)))
     return judged(
         _rate(data.uniform, "uniform α"),
         _rate(data.uniform_augmented, "uniform α with augmentation"),
         _rate(data.gaussian, "Gaussian α"),
         _rate(data.gaussian_augmented, "Gaussian α with augmentation"),
         *_identity(),
-        printed(
-            "limit_two_ways",
-            largest(*(_limit_apart(noise) for noise in (0.0, NOISE))),
-            "the limit from the features (13) equals that from the kernel",
-            high=1e-10,
-        ),
+        printed("limit_two_ways", apart, "the limit from the features (13) equals that from the kernel", high=1e-10),
         *shown(
             share_not_psd_at_fewest=float(data.negative[0]),
             share_not_psd_at_most=float(data.negative[-1]),

@@ -129,19 +129,12 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
     open_gates = _worst_error(model, gate_tolerance=0.0)
     return (
         corrected(
-            "patterns_categorical",
-            _n_found(found.weights),
-            "categorical model: number of u_m that ReLU filters find",
-            low=M,
+            "patterns_categorical", _n_found(found.weights), "categorical model: number of u_m found by ReLU", low=M
         ),
         corrected("limits_categorical", float(len(found)), "number of all their limits", high=M),
         corrected("maximal_categorical", n_maximal, "number of u_m that are found and are LMEs", low=M),
         corrected(
-            "directions_linear_categorical",
-            n_linear,
-            "number of directions, up to sign, of linear filters",
-            low=1,
-            high=1,
+            "directions_linear_categorical", n_linear, "number of directions of linear filters, up to ±", low=1, high=1
         ),
         corrected("error_34", _worst_error(model), "A(u_m) is (34): largest ‖A(u_m) − (34)‖", high=EXACT),
         corrected(
@@ -195,12 +188,7 @@ def _linear_summation(n_starts: int) -> tuple[Finding, ...]:
     n_directions = float((~alike).sum())
     error = float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2))
     return (
-        printed(
-            "directions_linear_summation",
-            n_directions,
-            "summation model: number of directions of linear filters",
-            high=1,
-        ),
+        printed("directions_linear_summation", n_directions, "summation model: directions of linear filters", high=1),
         corrected("error_linear_summation", error, "summation model, linear filters: A = UU^T", high=EXACT),
     )
 
@@ -248,12 +236,7 @@ def _threshold() -> tuple[Finding, ...]:
     above = returned(THRESHOLD_Q + 0.02)
     return (
         *shown(threshold_q=low),
-        corrected(
-            "threshold_error",
-            abs(low - THRESHOLD_Q),
-            "distance from (3 − √5)/2 of the q up to which u_m is an LME",
-            high=1e-9,
-        ),
+        corrected("threshold_error", abs(low - THRESHOLD_Q), "u_m is an LME up to q = (3 − √5)/2: error", high=1e-9),
         corrected(
             "return_below_threshold", below, "just below it the flow returns to u_m: distance over push", high=0.5
         ),
@@ -296,7 +279,7 @@ def _swing(starts: Tensor) -> tuple[Finding, ...]:
         corrected(
             "swing_converged_undamped",
             by_94,
-            f"categorical model, noise {SWINGING:g}: share of starts from which (94) itself converges",
+            f"categorical model, noise {SWINGING:g}: share that (94) brings to rest",
             high=0.0,
         ),
         corrected("swing_converged_damped", shifted, "share of starts that converge when shifted as in (99)", low=1.0),
@@ -346,6 +329,7 @@ def _batch_norm() -> tuple[Finding, ...]:
     along = float(((gradient * w).sum(1) / gradient.norm(dim=1)).abs().max())
     error = float((field.product(w) - expected).norm() / expected.norm())
     other = _normalized_before(*_models()["categorical"].states())
+    white = _normalized_before(*whitened)
     return (
         corrected("batch_norm_along_w", along, "BatchNorm of the output: no gradient along w", high=1e-10),
         corrected("batch_norm_field_error", error, "the field equals that of autograd", high=1e-10),
@@ -353,12 +337,7 @@ def _batch_norm() -> tuple[Finding, ...]:
         corrected(
             "batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α without views: no filter moves", high=1e-9
         ),
-        corrected(
-            "batch_norm_before_whitened",
-            _normalized_before(*whitened),
-            "BatchNorm before the ReLU, whitened x: as ‖w‖ = 1",
-            high=1e-10,
-        ),
+        corrected("batch_norm_before_whitened", white, "BatchNorm before the ReLU, whitened x: as ‖w‖ = 1", high=1e-10),
         corrected("batch_norm_before_other", other, "BatchNorm before the ReLU, other x: another energy", low=0.1),
     )
 

@@ -73,10 +73,7 @@ def theorem_1(setting: Setting) -> Evidence:
         *_exceptions(every),
         *_lmes(found),
         corrected(
-            "categorical_certified",
-            n_certified,
-            "categorical model: number of noises at which a pattern is certified",
-            high=0,
+            "categorical_certified", n_certified, "categorical model: number of noises with a certified pattern", high=0
         ),
         corrected(
             "categorical_least_margin", margin, "although it is stable at every noise: smallest margin", low=1e-3
@@ -183,10 +180,7 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
     n_wrong = float((far & ~agrees).sum())
     return (
         printed(
-            "certified_and_unstable",
-            n_unstable,
-            "number of certified points that the exact criterion calls unstable",
-            high=0,
+            "certified_and_unstable", n_unstable, "number of certified points whose margin is not positive", high=0
         ),
         printed("certified_and_left", n_left, "number of certified points that the flow leaves after a push", high=0),
         informative("n_certified", float(certified.sum()), "number of certified points", low=10),
@@ -205,10 +199,7 @@ def _lmes(found: Mapping[str, xr.Dataset]) -> tuple[Finding, ...]:
     return (
         corrected("unstable_lmes_relu", unstable["relu"], "ReLU without views: number of unstable LMEs", high=0),
         corrected(
-            "least_margin_over_gap_relu",
-            excess,
-            "smallest (margin − λ_gap)/λ of LMEs behind a ReLU without views",
-            low=-1e-9,
+            "least_margin_over_gap_relu", excess, "smallest (margin − λ_gap)/λ of LMEs, ReLU without views", low=-1e-9
         ),
         corrected(
             "unstable_lmes_example_views", unstable["example_views"], "with views: number of unstable LMEs", low=1
@@ -288,7 +279,7 @@ def _of_sampled_models(n: int, n_fields: int) -> tuple[Finding, ...]:
         printed(
             "samples_certified_and_left",
             float(n_left),
-            "samples, with and without views: number of certified limits that the iteration leaves after a push",
+            "samples: number of certified limits that the iteration leaves",
             high=0,
         ),
         informative("samples_certified", float(n_certified), "number of certified limits on samples", low=1),

@@ -53,11 +53,7 @@ def theorem_2(setting: Setting) -> Evidence:
             "worst_share_corrected", float(data.corrected.max()), "largest ρ over the bound with C_0²", high=1 + 1e-9
         ),
         corrected(
-            "worst_share_sharp",
-            float(data.sharp.max()),
-            "largest ρ over the sharp bound: it is reached",
-            low=0.9,
-            high=1 + 1e-9,
+            "worst_share_sharp", float(data.sharp.max()), "largest ρ over the sharp bound", low=0.9, high=1 + 1e-9
         ),
         corrected(
             "exponent_of_radius", fit_power_law(MEASURED_RADII, scaled), "measured ρ grows as C_0²", low=1.99, high=2.01

@@ -163,7 +163,7 @@ def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
         printed(
             "n_met_with_constants_of_the_sphere",
             n_sphere,
-            "number of cases that meet the condition with L and κ of the sphere",
+            "cases that meet the condition with L and κ of the sphere",
             low=1,
         ),
         corrected("n_met", len(met), "number of cases in which it is met with those of B_γ", low=8),
@@ -204,19 +204,13 @@ def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
     residual = largest(*(residual for residual, _ in ends))
     return (
         corrected(
-            "n_met_with_a_pattern_before",
-            n_met,
-            "number of cases with some u_j^T u_m > 0 that meet the condition",
-            high=0,
+            "n_met_with_a_pattern_before", n_met, "cases with some u_j^T u_m > 0 that meet the condition", high=0
         ),
         corrected(
             "n_that_converge_with_a_pattern_before", n_resting, "number in which the iteration comes to rest", high=0
         ),
         corrected(
-            "flow_residual_with_a_pattern_before",
-            residual,
-            "the flow does come to rest: largest ‖A(w)w − λw‖/λ",
-            high=1e-3,
+            "flow_residual_with_a_pattern_before", residual, "the flow comes to rest: largest ‖A(w)w − λw‖/λ", high=1e-3
         ),
         *shown(
             n_cases_with_a_pattern_before=len(cases),

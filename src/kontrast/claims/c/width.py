@@ -172,10 +172,7 @@ def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr
     stable = _mean(float(each.stable.double().mean()) for each in found)
     return (
         printed(
-            "relu_growth_as_they_are",
-            growth,
-            f"ReLU, raw samples: patterns of the widest layer over those of {FEW} filters",
-            low=1.5,
+            "relu_growth_as_they_are", growth, f"raw samples: patterns of the widest layer over those of {FEW}", low=1.5
         ),
         corrected("relu_growth_as_they_are", growth, "this ratio: hardly any growth", high=1.3),
         corrected(
@@ -184,15 +181,11 @@ def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr
         corrected(
             "relu_growth_white",
             growth_white,
-            f"ReLU, whitened samples: patterns of the widest layer over those of {FEW} filters",
+            f"whitened samples: patterns of the widest layer over those of {FEW}",
             low=1.5,
         ),
         corrected(
-            "collected_over_foretold",
-            ratio,
-            "whitened: number of patterns over the collector's curve",
-            low=0.85,
-            high=1.15,
+            "collected_over_foretold", ratio, "whitened: patterns over the collector's curve", low=0.85, high=1.15
         ),
         corrected("share_stable", stable, "share of the patterns that are stable", low=0.99),
         *shown(

@@ -108,7 +108,7 @@ def _sharp_bounds(data: xr.Dataset) -> tuple[Finding, ...]:
         corrected(
             "new_point_over_bound",
             _most(data.gronwall_new),
-            "flow: new points, over (21) corrected",
+            "flow: at new points, over (21) corrected",
             low=0.01,
             high=WITHIN,
         ),
@@ -126,7 +126,7 @@ def _proved(data: xr.Dataset) -> tuple[Finding, ...]:
         corrected(
             "share_proved_at_the_largest_width",
             share,
-            "kind digits: share of the widest networks that meet all assumptions",
+            "kind digits: share of networks that meet all assumptions",
             low=0.5,
         ),
         corrected("worst_over_proved", worst, "largest measured value over its proved bound", high=WITHIN),
@@ -142,13 +142,10 @@ def _proved(data: xr.Dataset) -> tuple[Finding, ...]:
 def _scaling(data: xr.Dataset) -> tuple[Finding, ...]:
     """Exponents in the width, and the widths that the bounds require."""
     needed = float(data.plain_width.min())
+    first_layer = width_law(data.first_layer)
     return (
         corrected(
-            "exponent_of_first_layer",
-            width_law(data.first_layer),
-            "the first layer's part of Θ̂_0 falls as 1/n",
-            low=-1.1,
-            high=-0.9,
+            "exponent_of_first_layer", first_layer, "the first layer's part of Θ̂_0 falls as 1/n", low=-1.1, high=-0.9
         ),
         corrected(
             "exponent_of_slope", width_law(data.slope), "at depth one K of (56) falls as n^−1/2", low=-0.55, high=-0.4

@@ -80,7 +80,7 @@ def _limits(setting: Setting) -> tuple[Finding, ...]:
         corrected(
             "linear_limit_error",
             worst["linear_limit_error"],
-            "linearised networks diverge from 2/λ_max on: relative error",
+            "the linear model diverges from 2/λ_max on: error",
             high=0.01,
         ),
         corrected(

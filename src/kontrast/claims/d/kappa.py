@@ -98,11 +98,12 @@ def _at_most(name: str, number: float, statement: str, high: float) -> Finding:
 def _other_domains(setting: Setting, spheres: Mapping[int, float]) -> tuple[Finding, ...]:
     """Pairs of points, saturation, circle and spheres."""
     saturated_kappa, saturated_apart = _saturated(setting)
+    in_pairs = _pairs_error(setting)
     return (
         corrected(
             "rms_hypercube_in_pairs",
-            _pairs_error(setting),
-            "without biases x and −x are a pair that shares its odd features, and the law fails: rms error of L",
+            in_pairs,
+            "no biases, so x and −x are a pair and the law fails: rms error of L",
             low=0.03,
             high=1.0,
         ),
@@ -127,16 +128,10 @@ def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
             "worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all points: {ratio}", low=0.1
         ),
         _at_most(
-            "worst_error_ratio_kappa_a_point",
-            at_points,
-            "one κ per point: error at unseen digits, predicted over measured, − 1",
-            0.08,
+            "worst_error_ratio_kappa_a_point", at_points, "one κ per point: error at unseen digits, ratio minus 1", 0.08
         ),
         _at_most(
-            "single_digit_kappa_a_point",
-            digits.worst(SINGLE, at_points=True),
-            "the same, single digits against the rest",
-            0.15,
+            "single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same for single digits", 0.15
         ),
         *shown(single_digit_one_kappa=digits.worst(SINGLE)),
     )
@@ -147,16 +142,10 @@ def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
     ratio = study.worst(TASKS, at_points=True)
     return (
         _at_most(
-            "worst_learnability_contrastive",
-            study.learnability_apart,
-            "contrastive model's kernel: largest error of L",
-            0.1,
+            "worst_learnability_contrastive", study.learnability_apart, "contrastive kernel: largest error of L", 0.1
         ),
         _at_most(
-            "worst_error_ratio_contrastive",
-            ratio,
-            "error at unseen digits, one κ per point: predicted over measured, − 1",
-            0.08,
+            "worst_error_ratio_contrastive", ratio, "its error at unseen digits, one κ per point: ratio minus 1", 0.08
         ),
         corrected(
             "correlation_of_labels_contrastive",

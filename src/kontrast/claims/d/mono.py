@@ -67,10 +67,7 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
     apart = largest(*(p.range_apart for p in every))
     return (
         printed(
-            "share_that_loses_hypercube",
-            on_cube,
-            "Lemma 1(e), hypercube: share of new points that lower L^(D)(f)",
-            high=0.0,
+            "share_that_loses_hypercube", on_cube, "hypercube, (e): share of new points that lower L^(D)(f)", high=0.0
         ),
         printed("share_that_loses_digits", on_digits, "Lemma 1(e), digits: the same share", high=0.0),
         printed("least_learnability", least(p.least("plain") for p in every), "smallest L^(D)(f) found", low=-ROUNDING),
@@ -122,24 +119,15 @@ def _derivatives(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     by_differences = largest(*(each.differences for each in found))
     own = least(each.own for each in found)
     others = largest(*(each.others for each in found))
+    total = largest(*(each.total for each in found))
     return (
-        corrected(
-            "slopes_from_autograd",
-            by_autograd,
-            "(39), (40) against automatic differentiation: relative error",
-            high=EXACT,
-        ),
+        corrected("slopes_from_autograd", by_autograd, "(39), (40) against autograd: relative error", high=EXACT),
         corrected(
             "slopes_from_differences", by_differences, "(39), (40) against differences of T: relative error", high=1e-6
         ),
         corrected("least_slope_of_own", own, "(9): smallest dL(φ_i)/dλ_i, over the largest", low=-ROUNDING),
         corrected("largest_slope_of_others", others, "(10): largest dL(φ_j)/dλ_i, over the largest", high=ROUNDING),
-        corrected(
-            "slopes_sum",
-            largest(*(each.total for each in found)),
-            "zero-sum without a ridge: Σ_j dL(φ_j)/dλ_i",
-            high=ROUNDING,
-        ),
+        corrected("slopes_sum", total, "zero-sum: Σ_j dL(φ_j)/dλ_i without a ridge", high=ROUNDING),
     )
 
 

@@ -44,24 +44,19 @@ def no_free_lunch(setting: Setting) -> Evidence:
         printed(
             "apart_without_and_with_all_samples",
             at_ends,
-            "(7), (8): L = 0 for n = 0 and 1 for n = M, any f: largest error",
+            "(7), (8): L = 0 for n = 0 and 1 for n = M: error",
             high=EXACT,
         ),
         corrected(
             "apart_from_the_law_with_ridge",
             with_ridge,
-            "with a ridge the sum is n − δ Tr(K_DD + δI)^−1: largest error",
+            "with a ridge the sum is n − δ Tr(K_DD + δI)^−1: error",
             high=EXACT,
         ),
         corrected(
             "apart_from_the_rank", by_rank, "points drawn twice count once in the sum: largest error", high=EXACT
         ),
-        printed(
-            "farthest_not_orthogonal",
-            skew,
-            "the functions must be orthogonal: |Σ L^(D) − n| of a basis that is not",
-            low=0.5,
-        ),
+        printed("farthest_not_orthogonal", skew, "|Σ L^(D) − n| of a basis that is not orthogonal", low=0.5),
         panels=[_levels_panel(K, d), _sums_panel(K, found["hypercube"], skewed, sizes)],
         setting={"hypercube": 2**d, "digits": n_digits, "sizes": "1 to all", "draws": n_draws, "ridge": RIDGE},
         warnings=["functions must be orthogonal over the domain: a complete basis that is not has another sum"],
