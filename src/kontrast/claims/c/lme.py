@@ -65,9 +65,9 @@ def patterns(setting: Setting) -> Evidence:
         for findings, name in ((summation, "maximal_q_0.35"), (samples, "share_chattering_q_0.3"))
     )
     return judged(
+        *_linear_summation(40 * n),
         *_categorical(40 * n),
         *summation,
-        *_linear_summation(40 * n),
         *_sampled_rates(rates),
         *_threshold(),
         *_flow_and_iteration(5 * n),
@@ -131,10 +131,14 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
         corrected(
             "patterns_categorical", _n_found(found.weights), "categorical model: number of u_m found by ReLU", low=M
         ),
-        corrected("limits_categorical", float(len(found)), "number of all their limits", high=M),
+        corrected("limits_categorical", float(len(found)), "number of limits of ReLU filters", high=M),
         corrected("maximal_categorical", n_maximal, "number of u_m that are found and are LMEs", low=M),
         corrected(
-            "directions_linear_categorical", n_linear, "number of directions of linear filters, up to ±", low=1, high=1
+            "directions_linear_categorical",
+            n_linear,
+            "number of directions of linear filters, up to sign",
+            low=1,
+            high=1,
         ),
         corrected("error_34", _worst_error(model), "A(u_m) is (34): largest ‖A(u_m) − (34)‖", high=EXACT),
         corrected(
@@ -188,7 +192,12 @@ def _linear_summation(n_starts: int) -> tuple[Finding, ...]:
     n_directions = float((~alike).sum())
     error = float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2))
     return (
-        printed("directions_linear_summation", n_directions, "summation model: directions of linear filters", high=1),
+        printed(
+            "directions_linear_summation",
+            n_directions,
+            "summation model: number of directions of linear filters",
+            high=1,
+        ),
         corrected("error_linear_summation", error, "summation model, linear filters: A = UU^T", high=EXACT),
     )
 
@@ -279,7 +288,7 @@ def _swing(starts: Tensor) -> tuple[Finding, ...]:
         corrected(
             "swing_converged_undamped",
             by_94,
-            f"categorical model, noise {SWINGING:g}: share that (94) brings to rest",
+            f"categorical model, noise {SWINGING:g}: share of starts that (94) brings to rest",
             high=0.0,
         ),
         corrected("swing_converged_damped", shifted, "share of starts that converge when shifted as in (99)", low=1.0),

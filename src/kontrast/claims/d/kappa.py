@@ -187,7 +187,7 @@ def _cube_study(setting: Setting) -> _CubeStudy:
         _ridge_panel(levels, with_ridge),
     )
     about = {"hypercube": 2**d, "draws": n_draws, "draws with ridge": n_ridged, "ridges": list(ridges)}
-    return _CubeStudy((*_without_ridge(levels, basis, plain), *_with_ridge(levels, with_ridge)), panels, about)
+    return _CubeStudy((*_with_ridge(levels, with_ridge), *_without_ridge(levels, basis, plain)), panels, about)
 
 
 def _without_ridge(levels: Spectrum, basis: Parities, plain: Mapping[int, MeasuredLearning]) -> tuple[Finding, ...]:

@@ -67,7 +67,10 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
     apart = largest(*(p.range_apart for p in every))
     return (
         printed(
-            "share_that_loses_hypercube", on_cube, "hypercube, (e): share of new points that lower L^(D)(f)", high=0.0
+            "share_that_loses_hypercube",
+            on_cube,
+            "Lemma 1(e), hypercube: share of points that lower L^(D)(f)",
+            high=0.0,
         ),
         printed("share_that_loses_digits", on_digits, "Lemma 1(e), digits: the same share", high=0.0),
         printed("least_learnability", least(p.least("plain") for p in every), "smallest L^(D)(f) found", low=-ROUNDING),

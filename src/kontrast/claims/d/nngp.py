@@ -115,7 +115,7 @@ def gaussian_process(setting: Setting) -> Evidence:
         ),
         corrected("kurtosis_over_predicted", ratio, "the excess kurtosis over 3ω⁴Var[h²]/(HΣ²)", low=0.9, high=1.1),
         corrected(
-            "exponent_of_joint_kurtosis", _law(shape.joint), "joint kurtosis of points: as 1/H", low=-1.2, high=-0.8
+            "exponent_of_joint_kurtosis", _law(shape.joint), "the joint kurtosis falls as 1/H", low=-1.2, high=-0.8
         ),
         corrected("mean_over_deviation", float(shape["mean"].max()), "E f = 0 (48): mean over deviation", high=0.03),
         data=kernels.assign(shape),
