@@ -54,7 +54,6 @@ def sections() -> Iterator[Sections]:
     [
         (eta, "learning_rates", of_mean_loss, "_limits"),
         (eta, "learning_rates", without_smallest, "_limits"),
-        (eta, "gradient_descent", scaled_rate(0.5), "_limits"),
         (eta, "gradient_descent", scaled_rate(0.5), "endings"),
         (eta, "NTKOperator", without_last_row, "_limits"),
     ]
