@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import xarray as xr
 from hypothesis import given
 from hypothesis.strategies import floats
 
-from kontrast.claims import measure, select
-from kontrast.claims.c import importance
-from kontrast.claims.c.importance import AtPattern
+from kontrast.claims.c import cor2
+from kontrast.claims.c.cor2 import AtPattern
 from kontrast.patterns import THRESHOLD_Q, GatedCovariance, GaussianImportance
-from tests.claims.breaks import QUICK, Break, assert_noticed, times
+from tests.claims.breaks import Break, times
+from tests.claims.sections import Sections, each_of
 
 
 def warmer(real: Any) -> Any:
@@ -33,42 +33,38 @@ def always_uniform(real: Any) -> Any:
     return lambda *args, temperature, **options: real(*args, temperature=math.inf, **options)
 
 
-BROKEN: list[tuple[Any, str, Break]] = [
-    (importance, "gaussian_z0", times(1.001)),
-    (GaussianImportance, "_alpha", warmer),
-    (AtPattern, "margin", at_rest),
-    (GatedCovariance, "matrix", times(1.001)),
-    (importance, "_ends", always_uniform),
-]
-
-
 @pytest.fixture(scope="module")
-def counts() -> xr.Dataset:
-    """The counts of the claim, which has its recorded verdict while nothing is broken."""
-    (claim,) = select(["C.cor2"])
-    found = measure(claim, QUICK)
-    assert found.verdict is claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}
-    return found.evidence.data
+def sections() -> Iterator[Sections]:
+    """At one temperature beside ∞, which is enough to tell what is broken from what is not."""
+    names = ["_counts", "_identity_error", "_field_error", "_at_patterns", "_in_the_window", "_gap_panel"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cor2, "TEMPERATURES", (0.1,))
+        patch.setattr(cor2, "GRID_Q", (0.1, 0.2, 0.3, 0.43))
+        yield Sections("C.cor2", cor2, names)
 
 
-@pytest.mark.parametrize(
-    ("where", "name", "broken"), BROKEN, ids=[f"{name}-{k}" for k, (_, name, _) in enumerate(BROKEN)]
+@each_of(
+    [
+        (cor2, "gaussian_z0", times(1.001), "_identity_error"),
+        (GaussianImportance, "_alpha", warmer, "_field_error"),
+        (AtPattern, "margin", at_rest, "_at_patterns"),
+        (GatedCovariance, "matrix", times(1.001), "_at_patterns"),
+        (cor2, "_ends", always_uniform, "_in_the_window"),
+    ]
 )
 def test_a_broken_implementation_changes_the_verdict(
-    where: Any, name: str, broken: Break, counts: xr.Dataset, monkeypatch: pytest.MonkeyPatch
+    where: Any, name: str, broken: Break, rest_on_it: list[str], sections: Sections
 ) -> None:
-    monkeypatch.setattr(importance, "_counts", lambda *_: counts)
-    assert_noticed("C.cor2", where, name, broken, monkeypatch)
+    sections.assert_noticed(where, name, broken, *rest_on_it)
 
 
-def test_more_patterns_at_the_least_temperature_would_be_noticed(
-    counts: xr.Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Patterns counted as if the smallest τ had as many as the largest, and uniform α one less."""
+def test_more_patterns_at_the_least_temperature_would_be_noticed(sections: Sections) -> None:
+    """Patterns counted as if the smallest τ had all of them, and uniform α one less."""
+    (counts,) = sections.results["_counts"]
     better = counts.copy(deep=True)
     better.patterns.loc[{"temperature": math.inf}] -= 1
-    better.patterns.loc[{"temperature": importance.TEMPERATURES[0]}] = importance.M
-    assert_noticed("C.cor2", importance, "_counts", lambda real: lambda *_: better, monkeypatch)
+    better.patterns.loc[{"temperature": cor2.TEMPERATURES[0]}] = cor2.M
+    sections.assert_noticed(cor2, "_counts", lambda real: lambda *_: better)
 
 
 @given(q=floats(0.05, 0.5), tau=floats(0.05, 50))
@@ -86,6 +82,6 @@ def test_outputs_and_temperature_in_other_units_give_the_same_direction(tau: flo
     w = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     p = torch.full((12,), 1 / 12, dtype=torch.float64)
     for normalized in (False, True):
-        one = importance.OwnImportance(x, p, tau, normalized).product(w)
-        other = importance.OwnImportance(scale * x, p, scale**2 * tau, normalized).product(w)
+        one = cor2.OwnImportance(x, p, tau, normalized).product(w)
+        other = cor2.OwnImportance(scale * x, p, scale**2 * tau, normalized).product(w)
         torch.testing.assert_close(other, scale**2 * one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,25 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis.strategies import integers, lists
 
-from kontrast.claims import measure, select
-from kontrast.claims.c import digits
-from kontrast.claims.c.digits import Collection, Samples
+from kontrast.claims.c import width
+from kontrast.claims.c.width import Collection, Samples
 from kontrast.data import Dataset
-from tests.claims.breaks import QUICK, Break, assert_noticed, times
-
-SEEN: dict[Any, Any] = {}
-
-
-def remembered(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The same patterns for the same samples and options, searched for once."""
-
-    def patterns(x: torch.Tensor, *args: Any, **options: Any) -> Any:
-        key = (x.shape, float(x.abs().sum()), args, str(options))
-        if key not in SEEN:
-            SEEN[key] = real(x, *args, **options)
-        return SEEN[key]
-
-    return patterns
+from tests.claims.breaks import Break, times
+from tests.claims.sections import Sections, each_of
 
 
 def not_whitened(real: Any) -> Any:
@@ -53,33 +39,28 @@ def never_linear(real: Any) -> Any:
     return lambda *args, activation=None, **options: real(*args, **options) if options else real(*args)
 
 
-BROKEN: list[tuple[Any, str, Break]] = [
-    (Samples, "of", not_whitened),
-    (Collection, "foretold", times(1.3)),
-    (Collection, "growth", lambda real: property(lambda self: 2.0)),
-    (digits, "GatedCovariance", each_alone),
-    (digits, "_patterns", never_linear),
-]
+@pytest.fixture(scope="module")
+def sections() -> Iterator[Sections]:
+    """On one kind of samples, which is enough to tell what is broken from what is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(width, "KINDS", {width.CHOSEN: width.KINDS[width.CHOSEN]})
+        names = ["_patterns", "_linear_move", "_lottery", "_joint_network", "_by_temperature"]
+        yield Sections("C.width", width, names)
 
 
-@pytest.fixture(autouse=True)
-def _remember(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "_patterns", remembered(digits._patterns))
-
-
-def test_unbroken_it_has_its_recorded_verdict() -> None:
-    (claim,) = select(["C.width"])
-    found = measure(claim, QUICK)
-    assert found.verdict is claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "broken"), BROKEN, ids=[f"{name}-{k}" for k, (_, name, _) in enumerate(BROKEN)]
+@each_of(
+    [
+        (Samples, "of", not_whitened, "_patterns", "_linear_move"),
+        (Collection, "predicted", times(1.3)),
+        (Collection, "growth", lambda real: property(lambda self: 2.0)),
+        (width, "GatedCovariance", each_alone, "_joint_network"),
+        (width, "_patterns", never_linear, "_patterns"),
+    ]
 )
 def test_a_broken_implementation_changes_the_verdict(
-    where: Any, name: str, broken: Break, monkeypatch: pytest.MonkeyPatch
+    where: Any, name: str, broken: Break, rest_on_it: list[str], sections: Sections
 ) -> None:
-    assert_noticed("C.width", where, name, broken, monkeypatch, n_seeds=1)
+    sections.assert_noticed(where, name, broken, *rest_on_it)
 
 
 @dataclass(frozen=True)
@@ -97,13 +78,13 @@ def test_the_collectors_curve_counts(ends: list[int], width: int) -> None:
     each = Collection(cast(Any, Found(torch.tensor(ends))))
     first = [end if end >= 0 else 5 + k for k, end in enumerate(ends)][: len(ends) // 2]
     assert each.shares.sum() == pytest.approx(1)
-    assert each.foretold(1) == pytest.approx(1)
-    assert each.foretold(10**6) == pytest.approx(len(set(first)))
+    assert each.predicted(1) == pytest.approx(1)
+    assert each.predicted(10**6) == pytest.approx(len(set(first)))
     assert 1 <= each.collected(width, 0) <= width
     expected = np.mean(
         [len({first[k] for k in np.random.default_rng(s).choice(len(first), width)}) for s in range(100)]
     )
-    assert each.foretold(width) == pytest.approx(expected, abs=0.5)
+    assert each.predicted(width) == pytest.approx(expected, abs=0.5)
 
 
 def test_samples_have_falling_variance_or_variance_one() -> None:

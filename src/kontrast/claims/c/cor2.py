@@ -1,4 +1,4 @@
-"""Paper C, Corollary 2: whether Gaussian α, with its smaller roughness, has more patterns than uniform α."""
+"""C.cor2: Gaussian α has a smaller roughness than uniform α; does it have more patterns?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Style, Verdict, curve, evidence
+from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.patterns import (
@@ -30,25 +30,25 @@ from kontrast.patterns import (
 M, DIMENSION = 6, 8
 TEMPERATURES = (0.1, 0.5, 2.0, 8.0)
 GRID_Q, GRID_TEMPERATURES = (0.1, 0.2, 0.3, 0.35, 0.4, 0.43, 0.47), (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0, 8.0)
-LOW, HIGH = 0.2, 0.43  # q: below and above the threshold of uniform α
-WINDOW = 0.7  # τ at which Gaussian α holds patterns at HIGH
-NEAR = 0.95  # the cosine with some u_m that makes an end a pattern
-APART = 0.1  # ends this far apart are two
+LOW, HIGH = 0.2, 0.43  # q below and above the threshold of uniform α
+WINDOW = 0.7  # τ at which Gaussian α keeps patterns at q = HIGH
+NEAR = 0.95  # the cosine with some u_m from which on an end point counts as a pattern
+APART = 0.1  # the distance from which on two end points are different
 TOLERANCE = 1e-9  # of gates
-NOISE = 0.05  # of samples on which r is compared, as it needs a density
+NOISE = 0.05  # of the samples on which r is compared, as r needs a density
 
 
 @dataclass(eq=False)  # not frozen, as `OneLayerField` is not
 class OwnImportance:
     """A(w)w of states x (n, d) with probabilities (n,) behind ReLUs; α compares the output of each filter alone.
 
-    It is `GatedCovariance` with importance_of="each" for weighted states, all filters at once.
+    This is `GatedCovariance` with importance_of="each" for weighted states, for all filters at once.
 
     Attributes:
         states: x, (n, d).
         probabilities: (n,).
         temperature: τ; infinite is uniform α.
-        normalised: each row of α sums to 1 under the probabilities, as InfoNCE's does.
+        normalized: each row of α sums to 1 under the probabilities, as InfoNCE's does.
     """
 
     states: Tensor
@@ -93,12 +93,12 @@ class AtPattern:
 
     @property
     def gap(self) -> float:
-        """λ_1 − λ_2 of A(u_m): ε(1 − q)(1 − 2q) − q². u_m is an LME, and stable with α held fixed, iff it is > 0."""
+        """λ_1 − λ_2 of A(u_m): ε(1 − q)(1 − 2q) − q². u_m is an LME, and stable for fixed α, iff it is > 0."""
         return self.closeness * (1 - self.q) * (1 - 2 * self.q) - self.q**2
 
     @property
     def margin(self) -> float:
-        """The same with an α that moves with w: u_m is stable iff it is above 0."""
+        """The same for an α that moves with w: u_m is stable iff it is > 0."""
         return self.gap + self.closeness * (1 - self.q) ** 2 / self.temperature
 
 
@@ -108,11 +108,11 @@ class AtPattern:
     title="Gaussian α lowers the roughness bound: are there more patterns?",
     printed="r(w, α_g) = z_0 r(w, α_u) with z_0 = E e^{−h²/2τ} ≤ 1. So z_0 ≪ 1 lowers the roughness, and Gaussian α "
     "can lead to more local optima, that is patterns to learn, than uniform α.",
-    corrected="r(w, α_g) = z_0 r(w, α_u) is an identity. But the gap falls with z_0 too. For q-sums u_m is an LME iff "
-    "ε(1 − q)(1 − 2q) > q² with ε = e^{−(1 − q)/2qτ}: Gaussian α only takes LMEs away. As τ falls there are more end "
-    "points, but they are mixtures, and patterns get lost. α that moves with w, which the corollary does not treat, "
-    "can keep u_m stable where it is no LME, iff ε(1 − q)[(1 − 2q) + (1 − q)/τ] > q²: in a window of moderate τ up to "
-    "q = 0.451, against (3 − √5)/2 = 0.382 of uniform α.",
+    corrected="r(w, α_g) = z_0 r(w, α_u) is an identity. But the gap falls with z_0 too. For sums of patterns u_m is "
+    "an LME iff ε(1 − q)(1 − 2q) > q² with ε = e^{−(1 − q)/2qτ}: Gaussian α only removes LMEs. As τ falls, there are "
+    "more end points, but they are mixtures, and patterns are lost. An α that moves with w, which the corollary does "
+    "not treat, can keep u_m stable where it is not an LME, iff ε(1 − q)[(1 − 2q) + (1 − q)/τ] > q²: in a window of "
+    "moderate τ up to q = 0.451, against (3 − √5)/2 = 0.382 for uniform α.",
     recorded=Verdict.CORRECTED,
     cost=2,
 )
@@ -123,71 +123,84 @@ def corollary_2(setting: Setting) -> Evidence:
     starts = torch.randn(n_starts, DIMENSION, generator=generator("starts"), dtype=torch.float64)
     patterns = orthonormal_patterns(M, DIMENSION, generator=generator("patterns"))
     table = _counts(_populations(patterns, n_samples), patterns, starts, n_steps)
-    every = setting.pick(quick=2, full=1, paper=1)
-    grid = [AtPattern(q, tau) for q in GRID_Q[1::every] for tau in (*GRID_TEMPERATURES[::every], math.inf)]
-    clear = [case for case in grid if abs(case.margin) > 0.005]
-    exact, least = table.sel(model=f"sums, q = {LOW}"), TEMPERATURES[0]
-    own = table.sel(rule="Gaussian")
-    gain = own.patterns.sel(temperature=least) - own.patterns.sel(temperature=math.inf)
-    beyond = {
-        tau: _ends(*_summation(patterns, HIGH), patterns, starts, n_steps, temperature=tau)
-        for tau in (WINDOW, math.inf)
-    }
-    return evidence(
-        {
-            "identity_error": largest(*(_identity_error(patterns, tau) for tau in TEMPERATURES)),
-            "field_error": _field_error(patterns),
-            "patterns_gained_at_least_temperature": float(gain.max()),
-            "patterns_lost_at_least_temperature": float(-gain.min()),
-            "patterns_gained_anywhere_below_threshold": _most_gained(table),
-            "end_points_at_least_temperature_over_uniform": float(
-                exact.ends.sel(rule="Gaussian", temperature=least)
-                / exact.ends.sel(rule="Gaussian", temperature=math.inf)
-            ),
-            "largest_gain_in_gap": max(case.gap - AtPattern(case.q).gap for case in grid),
-            "gap_error": largest(*(_gap_error(patterns, case) for case in grid)),
-            "n_cases": len(clear),
-            "n_cases_not_as_foretold": sum(_stays(patterns, case) != (case.margin > 0) for case in clear),
-            "n_stable_without_gap": sum(case.margin > 0 > case.gap for case in clear),
-            "patterns_in_window": beyond[WINDOW]["patterns"],
-            "patterns_of_uniform_there": beyond[math.inf]["patterns"],
-            "largest_stable_q": _largest_stable_q(),
-            "z0_at_least_temperature": _z0(patterns, least),
-            "share_unfinished": float(table.unfinished.max()),
-        },
-        _CRITERIA,
+    error, words = largest(*(_identity_error(patterns, tau) for tau in TEMPERATURES)), "r(α_g) over z_0 r(α_u), minus 1"
+    return judged(
+        printed("identity_error", error, words, high=1e-10),
+        corrected("identity_error", error, words, high=1e-10),
+        corrected(
+            "field_error", _field_error(patterns), "the field against GatedCovariance: relative error", high=1e-12
+        ),
+        *_patterns_by_temperature(table),
+        *_at_patterns(patterns, setting.pick(quick=2, full=1, paper=1)),
+        *_in_the_window(patterns, starts, n_steps),
+        *shown(z0_at_least_temperature=_z0(patterns, TEMPERATURES[0]), share_unfinished=float(table.unfinished.max())),
         data=table,
         panels=[*_count_panels(table, n_samples), _gap_panel()],
         setting={"M": M, "d": DIMENSION, "starts": n_starts, "samples": n_samples, "q": [LOW, HIGH]},
         warnings=[
-            "the corollary, like Theorems 1 and 2, holds α fixed; α of a filter's own output moves with it, which has "
-            "its own part in what is stable",
-            "filters that had not come to rest are counted where they were after all steps; see share_unfinished",
+            "the corollary, like Theorems 1 and 2, holds α fixed; an α of a filter's own output moves with the filter, "
+            "which also affects stability",
+            "filters that had not come to rest are counted where they were after the last step; see share_unfinished",
         ],
     )
 
 
-_CRITERIA = (
-    Criterion("identity_error", "r(α_g) over z_0 r(α_u), less 1", high=1e-10),
-    Criterion("patterns_gained_at_least_temperature", "more patterns where z_0 is least, in some model", low=1),
-    Criterion("identity_error", "r(α_g) over z_0 r(α_u), less 1", high=1e-10, role="corrected"),
-    Criterion("field_error", "the field beside GatedCovariance", high=1e-12, role="corrected"),
-    Criterion("patterns_gained_at_least_temperature", "no more patterns there", high=0, role="corrected"),
-    Criterion("patterns_lost_at_least_temperature", "but fewer in some model", low=1, role="corrected"),
-    Criterion(
-        "patterns_gained_anywhere_below_threshold",
-        "no more at any τ, of outputs, samples or InfoNCE, for q below the threshold",
-        high=0,
-        role="corrected",
-    ),
-    Criterion("end_points_at_least_temperature_over_uniform", "though more end points", low=1.5, role="corrected"),
-    Criterion("largest_gain_in_gap", "the gap at u_m, less that of uniform α", high=0, role="corrected"),
-    Criterion("gap_error", "its closed form beside A(u_m)", high=1e-12, role="corrected"),
-    Criterion("n_cases_not_as_foretold", "(q, τ) where filters near u_m do not as foretold", high=0, role="corrected"),
-    Criterion("patterns_in_window", "α that moves holds patterns", low=M, high=M, role="corrected"),
-    Criterion("patterns_of_uniform_there", "where uniform α has none", high=0, role="corrected"),
-    Criterion("largest_stable_q", "the largest such q", low=0.449, high=0.453, role="corrected"),
-)
+def _patterns_by_temperature(table: xr.Dataset) -> tuple[Finding, ...]:
+    """Patterns and end points at finite temperatures against those of uniform α."""
+    exact, least = table.sel(model=f"sums, q = {LOW}", rule="Gaussian"), TEMPERATURES[0]
+    own, uniform = table.patterns.sel(rule="Gaussian"), table.patterns.sel(temperature=math.inf)
+    gain = own.sel(temperature=least) - own.sel(temperature=math.inf)
+    gained = float(gain.max())
+    anywhere = float((table.patterns.drop_sel(temperature=math.inf) - uniform).max())
+    ends = float(exact.ends.sel(temperature=least) / exact.ends.sel(temperature=math.inf))
+    return (
+        printed(
+            "patterns_gained_at_least_temperature", gained, "most patterns gained over uniform α at the least τ", low=1
+        ),
+        corrected("patterns_gained_at_least_temperature", gained, "no model gains a pattern there", high=0),
+        corrected(
+            "patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns there", low=1
+        ),
+        corrected(
+            "patterns_gained_anywhere_below_threshold", anywhere, "most patterns gained at any τ by any rule", high=0
+        ),
+        corrected(
+            "end_points_at_least_temperature_over_uniform", ends, "yet more end points at the least τ: ratio", low=1.5
+        ),
+    )
+
+
+def _at_patterns(patterns: Tensor, every: int) -> tuple[Finding, ...]:
+    """The closed form at u_m over a grid of q and τ; `every` thins the grid out."""
+    grid = [AtPattern(q, tau) for q in GRID_Q[1::every] for tau in (*GRID_TEMPERATURES[::every], math.inf)]
+    clear = [case for case in grid if abs(case.margin) > 0.005]
+    gain = max(case.gap - AtPattern(case.q).gap for case in grid)
+    error = largest(*(_gap_error(patterns, case) for case in grid))
+    n_wrong = sum(_stays(patterns, case) != (case.margin > 0) for case in clear)
+    return (
+        corrected("largest_gain_in_gap", gain, "largest gap at u_m minus that of uniform α", high=0),
+        corrected("gap_error", error, "closed form of the gap against A(u_m): largest error", high=1e-12),
+        corrected("n_cases_not_as_foretold", n_wrong, "number of (q, τ) at which filters defy the prediction", high=0),
+        *shown(n_cases=len(clear), n_stable_without_gap=sum(case.margin > 0 > case.gap for case in clear)),
+    )
+
+
+def _in_the_window(patterns: Tensor, starts: Tensor, n_steps: int) -> tuple[Finding, ...]:
+    """Patterns at a q above the threshold of uniform α: for α that moves at a moderate τ, and for uniform α."""
+    moving, uniform = (
+        _ends(*_summation(patterns, HIGH), patterns, starts, n_steps, temperature=tau)["patterns"]
+        for tau in (WINDOW, math.inf)
+    )
+    return (
+        corrected(
+            "patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} for α that moves", low=M, high=M
+        ),
+        corrected("patterns_of_uniform_there", uniform, "number of patterns there for uniform α", high=0),
+        corrected(
+            "largest_stable_q", _largest_stable_q(), "largest q with u_m stable for some τ", low=0.449, high=0.453
+        ),
+    )
+
 
 Population = tuple[Tensor, Tensor]  # states (n, d) and their probabilities (n,)
 
@@ -199,7 +212,7 @@ def _summation(patterns: Tensor, q: float) -> Population:
 def _populations(patterns: Tensor, n: int) -> dict[str, Population]:
     categorical = LatentCategorical(patterns, torch.full((M,), 1 / M, dtype=torch.float64))
     samples = LatentSummation(patterns, LOW).sample(n, generator=generator("samples"))
-    drawn, counts = torch.unique(samples, dim=0, return_counts=True)  # many come more than once
+    drawn, counts = torch.unique(samples, dim=0, return_counts=True)  # many occur more than once
     return {
         "categories": categorical.states(),
         f"sums, q = {LOW}": _summation(patterns, LOW),
@@ -208,7 +221,7 @@ def _populations(patterns: Tensor, n: int) -> dict[str, Population]:
 
 
 def _counts(models: Mapping[str, Population], patterns: Tensor, starts: Tensor, n_steps: int) -> xr.Dataset:
-    """Ends, patterns and unfinished starts, over model, rule and temperature; uniform α is that of τ = ∞."""
+    """End points, patterns and unfinished starts, over model, rule and temperature; τ = ∞ is uniform α."""
     rules = ("Gaussian", "InfoNCE", "of samples")
     temperatures = (*TEMPERATURES, math.inf)
     cells = []
@@ -241,7 +254,7 @@ def _ends(
 
 
 def _of_samples(x: Tensor, p: Tensor, temperature: float) -> GatedCovariance:
-    """Gaussian α of the states themselves, weighted: α_ij n² p_i p_j weighs pairs as the population does."""
+    """Gaussian α of the states themselves; α_ij n² p_i p_j weighs pairs as the population does."""
     n = len(x)
     squares = (x[:, None] - x).square().sum(2)
     alpha = torch.exp(-squares / (2 * temperature)) * (n * p) * (n * p)[:, None]
@@ -263,11 +276,6 @@ def _count(field: OwnImportance | GatedCovariance, patterns: Tensor, starts: Ten
     }
 
 
-def _most_gained(table: xr.Dataset) -> float:
-    uniform = table.patterns.sel(temperature=math.inf)
-    return float((table.patterns.drop_sel(temperature=math.inf) - uniform).max())
-
-
 def _smooth_outputs(patterns: Tensor) -> Tensor:
     """Outputs of the filter u_1 on smoothed samples."""
     x = LatentSummation(patterns, LOW).sample(400, noise_std=NOISE, generator=generator("outputs"))
@@ -279,7 +287,7 @@ def _z0(patterns: Tensor, temperature: float) -> float:
 
 
 def _identity_error(patterns: Tensor, temperature: float) -> float:
-    """Σ_l z_l φ_l(x) at an x of the plane, which is r(α_g)/r(α_u) by the features (89), over z_0, less 1."""
+    """Σ_l z_l φ_l(x) at an x of the plane, which is r(α_g)/r(α_u) by the features (89), over z_0, minus 1."""
     h = _smooth_outputs(patterns)
     order = math.ceil(float(h.max()) ** 2 / temperature + 8 * float(h.max()) / math.sqrt(temperature)) + 8
     with_plane = torch.cat([h, h.new_zeros(1)])[:, None]  # the last output is 0, as on the plane
@@ -288,7 +296,7 @@ def _identity_error(patterns: Tensor, temperature: float) -> float:
 
 
 def _field_error(patterns: Tensor) -> float:
-    """The field of equally likely states beside that of the library."""
+    """Relative error of the field of equally likely states against the library's."""
     x = LatentSummation(patterns, LOW).sample(30, noise_std=NOISE, generator=generator("field"))
     weights = torch.randn(5, DIMENSION, generator=generator("weights"), dtype=torch.float64)
     p = torch.full((30,), 1 / 30, dtype=torch.float64)
@@ -298,7 +306,7 @@ def _field_error(patterns: Tensor) -> float:
 
 
 def _gap_error(patterns: Tensor, case: AtPattern) -> float:
-    """The gap of A(u_1), from the states, less its closed form."""
+    """The gap of A(u_1) from the states, minus its closed form."""
     x, p = _summation(patterns, case.q)
     n, h = len(x), torch.relu(x @ patterns[0])
     alpha = torch.exp(-(h[:, None] - h).square() / (2 * case.temperature)) * (n * p) * (n * p)[:, None]
@@ -309,7 +317,7 @@ def _gap_error(patterns: Tensor, case: AtPattern) -> float:
 
 
 def _stays(patterns: Tensor, case: AtPattern) -> bool:
-    """Whether filters that start near the patterns come to rest at them."""
+    """Whether filters that start near the patterns come to rest there."""
     x, p = _summation(patterns, case.q)
     nearby = patterns + 0.01 * torch.randn(M, DIMENSION, generator=generator("nearby"), dtype=torch.float64)
     ends = power_iteration(OwnImportance(x, p, case.temperature), nearby, max_steps=200, tolerance=1e-6).weights
@@ -328,13 +336,13 @@ def _largest_stable_q() -> float:
 
 
 def _count_panels(table: xr.Dataset, n: int) -> list[Panel]:
-    """Ends and patterns against τ, those of uniform α dashed."""
+    """End points and patterns against τ; dashed for uniform α."""
     finite = list(TEMPERATURES)
     return [
         Panel(
             title,
             "temperature τ",
-            "how many",
+            "number",
             tuple(
                 curve(f"{name}, {rule}", finite, table[variable].sel(model=model, rule=rule, temperature=finite))
                 for variable, name in (("ends", "end points"), ("patterns", "patterns"))
@@ -344,7 +352,7 @@ def _count_panels(table: xr.Dataset, n: int) -> list[Panel]:
                 curve(
                     f"{name}, uniform",
                     finite,
-                    [float(table[variable].sel(model=model, rule="Gaussian")[-1])] * 4,
+                    [float(table[variable].sel(model=model, rule="Gaussian")[-1])] * len(finite),
                     "dashed",
                 )
                 for variable, name in (("ends", "end points"), ("patterns", "patterns"))
@@ -364,7 +372,7 @@ _DECIDING: tuple[tuple[str, str, Style], ...] = (("gap", "gap, α fixed", "dashe
 def _gap_panel() -> Panel:
     temperatures = np.geomspace(0.1, 30, 60)
     return Panel(
-        "At u_m: the gap, and what decides when α moves",
+        "At u_m: the gap, and the margin if α moves",
         "temperature τ",
         "above 0 if stable",
         tuple(

@@ -1,9 +1,9 @@
-"""Paper D, Appendix A.1: networks at their start, as they become Gaussian processes."""
+"""D.nngp: networks at initialisation become Gaussian processes (Appendix A.1)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.evidence import Criterion, Estimate, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
@@ -20,7 +20,7 @@ from kontrast.linalg import fit_power_law
 from kontrast.nets import MLP, activation_from, hidden_activations
 
 N_POINTS = 4
-N_NETWORKS = 20  # a seed, whose mean square error is one measurement
+N_NETWORKS = 20  # per seed; their mean square error is one measurement
 WEIGHT_STD, BIAS_STD = 0.8, 0.2  # ω_v = ω_u and σ_b, for one call of `infinite_nngp`
 DEPTHS = (1, 2, 3)
 KURTOSIS_WIDTHS = (1, 2, 4, 8, 16)
@@ -28,18 +28,14 @@ KURTOSIS_WIDTHS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """A network (44), (45): its activation, and the mean of its hidden biases, of which (49) assumes nothing."""
+    """A network (44), (45): its activation, and the mean of its hidden biases, which (49) leaves open."""
 
     name: str
     activation: str
     bias_mean: float = 0.0
 
 
-CASES = (
-    Case("tanh", "tanh"),
-    Case("tanh, biases of mean 1", "tanh", 1.0),
-    Case("relu", "relu"),
-)
+CASES = (Case("tanh", "tanh"), Case("tanh, biases of mean 1", "tanh", 1.0), Case("relu", "relu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +50,8 @@ class Draws:
 
     @classmethod
     def of(cls, case: Case, x: Tensor, width: int, n_draws: int, draw: torch.Generator) -> Draws:
-        """Draw them. U meets the span of x alone, so coordinates there serve: as many numbers as there are points."""
-        span = torch.linalg.qr(x.mT / math.sqrt(x.shape[1])).R  # x = Q R with Q^T U as normal as U
+        """Draw them. Only the part of U in the span of x matters, so coordinates there suffice: one per point."""
+        span = torch.linalg.qr(x.mT / math.sqrt(x.shape[1])).R  # x^T = Q R, and Q^T U is as normal as U
         U, a = _normal(draw, n_draws, width, len(span)), _normal(draw, n_draws, width, 1)
         V, b = _normal(draw, n_draws, 1, width), _normal(draw, n_draws, 1)
         hidden = activation_from(case.activation)(case.bias_mean + BIAS_STD * a + WEIGHT_STD * U @ span)
@@ -73,7 +69,7 @@ def finite_kernel(hidden: Tensor) -> Tensor:
 
 
 def limit_kernel(case: Case, x: Tensor) -> Tensor:
-    """(52); shifted biases are those of a shifted activation."""
+    """(52); a shift of the biases is one of the activation."""
     phi = activation_from(case.activation)
     shifted: Callable[[Tensor], Tensor] = lambda a: phi(a + case.bias_mean)  # noqa: E731
     return infinite_nngp(
@@ -91,9 +87,9 @@ def limit_kernel(case: Case, x: Tensor) -> Tensor:
     title="Wide networks at initialisation are Gaussian processes",
     printed="Var f(x) = σ_b² + Σ σ_v² Var[h_j(x)] (49), whatever the hidden weights' distribution; as H → ∞ the "
     "outputs are jointly Gaussian with the covariances σ_b² + ω_v² E[h(x_p)h(x_q)] (52).",
-    corrected="(49) needs E[h²] for Var[h], as (50) and (52) have. For tanh with symmetric weights both are the same, "
-    "as E[h] = 0; for tanh with biases of mean 1 (49) is 2.5 times too small here, and for ReLU its second term is "
-    "1 − 1/π of the right one. (52) is exact at every H: what changes is the shape, with an excess kurtosis of "
+    corrected="(49) needs E[h²] in place of Var[h], as in (50) and (52). For tanh with symmetric weights both are "
+    "equal, as E[h] = 0; for tanh with biases of mean 1 (49) is 2.5 times too small here, and for ReLU its second term "
+    "is 1 − 1/π of the right one. (52) is exact at every H: only the shape changes, with an excess kurtosis of "
     "3ω_v⁴Var[h²]/(HΣ²). The kernel of one network is off by H^−1/2, at every depth.",
     recorded=Verdict.CORRECTED,
 )
@@ -103,37 +99,25 @@ def gaussian_process(setting: Setting) -> Evidence:
     widths = setting.pick(quick=(32, 128, 512), full=(32, 64, 128, 256, 512, 1024, 2048), paper=(64, 512, 4096))
     seeds = setting.seeds(quick=3, full=5, paper=3)
     n_draws = setting.pick(quick=100_000, full=1_000_000, paper=1_000_000)
-    limits = {"biased": limit_kernel(CASES[0], x)} | {
-        f"depth_{depth}": infinite_nngp(x, depth=depth, activation="tanh", input_scale=1 / x.shape[1])
-        for depth in DEPTHS
-    }
-    kernels = sweep(
-        widths,
-        seeds,
-        lambda width, seed: {
-            name: float(((K - limits[name]).square().sum((1, 2)).mean()).sqrt() / limits[name].norm())
-            for name, K in _network_kernels(setting, x, width, seed).items()
-        },
-    )
+    kernels = _kernel_errors(setting, x, widths, seeds)
     shape = _shapes(x, n_draws)
     variances = {case.name: _variances(case, x, n_draws) for case in CASES}
-    tanh, shifted, relu = (variances[case.name] for case in CASES)
-    exponents = {f"exponent_depth_{depth}": width_law(kernels[f"depth_{depth}"]) for depth in DEPTHS}
-    return evidence(
-        {
-            "exponent_one_layer_with_biases": width_law(kernels.biased),
-            **exponents,
-            "variance_over_49_tanh": tanh["printed"],
-            "variance_over_49_tanh_shifted": shifted["printed"],
-            "variance_over_49_relu": relu["printed"],
-            "variance_over_52_error": largest(*(found["error"] for found in variances.values())),
-            "second_term_of_49_over_right_relu": relu["second_term"],
-            "exponent_of_kurtosis": _law(shape.kurtosis),
-            "kurtosis_over_predicted": _ratio(shape.kurtosis, shape.predicted),
-            "exponent_of_joint_kurtosis": _law(shape.joint),
-            "mean_over_deviation": float(shape["mean"].max()),
-        },
-        _CRITERIA,
+    ratio = _ratio(shape.kurtosis, shape.predicted)
+    return judged(
+        *_variance_findings(variances),
+        _rate("exponent_one_layer_with_biases", kernels.biased, "one hidden layer with biases"),
+        *(
+            _rate(f"exponent_depth_{depth}", kernels[f"depth_{depth}"], f"depth {depth}, without biases")
+            for depth in DEPTHS
+        ),
+        corrected(
+            "exponent_of_kurtosis", _law(shape.kurtosis), "the excess kurtosis falls as 1/H", low=-1.2, high=-0.8
+        ),
+        corrected("kurtosis_over_predicted", ratio, "the excess kurtosis over 3ω⁴Var[h²]/(HΣ²)", low=0.9, high=1.1),
+        corrected(
+            "exponent_of_joint_kurtosis", _law(shape.joint), "the joint kurtosis falls as 1/H", low=-1.2, high=-0.8
+        ),
+        corrected("mean_over_deviation", float(shape["mean"].max()), "E f = 0 (48): mean over deviation", high=0.03),
         data=kernels.assign(shape),
         panels=[_kernel_panel(kernels), _shape_panel(shape), _variance_panel(variances)],
         setting={
@@ -146,44 +130,57 @@ def gaussian_process(setting: Setting) -> Evidence:
     )
 
 
-_CRITERIA = (
-    Criterion("variance_over_49_tanh", "tanh, symmetric weights: Var f over (49)", low=0.97, high=1.03),
-    Criterion("variance_over_49_tanh_shifted", "tanh, biases of mean 1", low=0.97, high=1.03),
-    Criterion("variance_over_49_relu", "ReLU", low=0.97, high=1.03),
-    Criterion("variance_over_52_error", "Var f beside (52), relative, at worst", high=0.03, role="corrected"),
-    Criterion(
-        "second_term_of_49_over_right_relu",
-        "Var[h]/E[h²] of ReLU without biases is 1 − 1/π",
-        low=0.66,
-        high=0.7,
-        role="corrected",
-    ),
-    Criterion(
-        "exponent_one_layer_with_biases", "(52) beside one network's kernel", low=-0.6, high=-0.4, role="corrected"
-    ),
-    *(
-        Criterion(
-            f"exponent_depth_{depth}", f"the same, depth {depth}, without biases", low=-0.6, high=-0.4, role="corrected"
-        )
+def _rate(name: str, errors: xr.DataArray, words: str) -> Finding:
+    statement = f"exponent in the width of a network's distance from (52): {words}"
+    return corrected(name, width_law(errors), statement, low=-0.6, high=-0.4)
+
+
+def _variance_findings(variances: Mapping[str, Mapping[str, float]]) -> tuple[Finding, ...]:
+    tanh, shifted, relu = (variances[case.name] for case in CASES)
+
+    def over_49(name: str, found: Mapping[str, float], words: str) -> Finding:
+        return printed(f"variance_over_49_{name}", found["printed"], f"{words}: Var f over (49)", low=0.97, high=1.03)
+
+    error = largest(*(found["error"] for found in variances.values()))
+    return (
+        over_49("tanh", tanh, "tanh, symmetric weights"),
+        over_49("tanh_shifted", shifted, "tanh, biases of mean 1"),
+        over_49("relu", relu, "ReLU"),
+        corrected("variance_over_52_error", error, "largest relative error of Var f against (52)", high=0.03),
+        corrected(
+            "second_term_of_49_over_right_relu",
+            relu["second_term"],
+            "ReLU: Var[h]/E[h²], about 1 − 1/π",
+            low=0.66,
+            high=0.7,
+        ),
+    )
+
+
+def _kernel_errors(setting: Setting, x: Tensor, widths: Sequence[int], seeds: Sequence[int]) -> xr.Dataset:
+    """Relative distances of networks' kernels from their limits, rms over networks."""
+    limits = {"biased": limit_kernel(CASES[0], x)} | {
+        f"depth_{depth}": infinite_nngp(x, depth=depth, activation="tanh", input_scale=1 / x.shape[1])
         for depth in DEPTHS
-    ),
-    Criterion("exponent_of_kurtosis", "the excess kurtosis falls as 1/H", low=-1.2, high=-0.8, role="corrected"),
-    Criterion("kurtosis_over_predicted", "over 3ω⁴Var[h²]/(HΣ²)", low=0.9, high=1.1, role="corrected"),
-    Criterion(
-        "exponent_of_joint_kurtosis", "that of several points jointly too", low=-1.2, high=-0.8, role="corrected"
-    ),
-    Criterion("mean_over_deviation", "E f = 0 (48)", high=0.03, role="corrected"),
-)
+    }
+
+    def measure(width: int, seed: int) -> dict[str, float]:
+        return {
+            name: float(((K - limits[name]).square().sum((1, 2)).mean()).sqrt() / limits[name].norm())
+            for name, K in _network_kernels(setting, x, width, seed).items()
+        }
+
+    return sweep(widths, seeds, measure)
 
 
 def _points(setting: Setting) -> Tensor:
-    """Some samples, as rows of mean square 1."""
+    """Some samples, scaled to rows of mean square 1."""
     rows = setting.dataset().subsample(N_POINTS, generator=generator("points of A.1")).rows
     return torch.as_tensor(math.sqrt(rows.shape[1]) * rows / rows.norm(dim=1, keepdim=True))
 
 
 def _network_kernels(setting: Setting, x: Tensor, width: int, seed: int) -> dict[str, Tensor]:
-    """The kernels (networks, points, points) of some networks with biases, and of `MLP`s of each depth."""
+    """Kernels (networks, points, points) of some networks with biases, and of `MLP`s of each depth."""
     draw = generator("networks of A.1", seed, width)
     found = {"biased": finite_kernel(Draws.of(CASES[0], x, width, N_NETWORKS, draw).hidden)}
     for depth in DEPTHS:
@@ -209,7 +206,7 @@ def _mlp_kernel(x: Tensor, width: int, depth: int, draw: torch.Generator) -> Ten
 
 
 def _shapes(x: Tensor, n_draws: int) -> xr.Dataset:
-    r"""Excess kurtosis of f at the first point, and of all points jointly (Mardia's), by the width, for tanh.
+    r"""Excess kurtosis of f at the first point, and of all points jointly (Mardia's), by width, for tanh.
 
     Given the hidden layer f is Gaussian with the variance S = σ_b² + ω² mean h², so the excess kurtosis is
     3Var S/(E S)², and Var S = ω⁴ Var[h²]/H. Mardia's is E[(f^T Σ^-1 f)²]/(m(m + 2)) − 1 for m points.
@@ -237,7 +234,7 @@ def _shapes(x: Tensor, n_draws: int) -> xr.Dataset:
 
 
 def _many(case: Case, x: Tensor, width: int, n_draws: int) -> list[Draws]:
-    """Networks in parts that fit; only what is needed of the hidden layer stays."""
+    """Many networks, drawn in parts that fit into memory; only the first hidden value is kept."""
     part = max(1, min(n_draws, 2**21 // (width * len(x))))
     draw, found = generator(f"outputs of A.1, {case.name}", width), []
     for start in range(0, n_draws, part):
@@ -247,7 +244,7 @@ def _many(case: Case, x: Tensor, width: int, n_draws: int) -> list[Draws]:
 
 
 def _variances(case: Case, x: Tensor, n_draws: int, width: int = 8) -> dict[str, float]:
-    """The outputs' variance at the first point over (49), as printed, and how far from (52)."""
+    """The outputs' variance at the first point: over (49) as printed, and its relative error against (52)."""
     draws = _many(case, x, width, n_draws)
     h = torch.cat([part.hidden[:, 0, 0] for part in draws])
     variance = float(torch.cat([part.outputs[:, 0] for part in draws]).square().mean())
@@ -267,14 +264,14 @@ def _law(values: xr.DataArray) -> Estimate:
 
 
 def _ratio(values: xr.DataArray, predicted: xr.DataArray) -> float:
-    """The mean ratio, wide networks counting less as their kurtosis is small beside the noise."""
+    """The mean ratio; wide networks count less, as their kurtosis is small beside the noise."""
     return float(values.sum() / predicted.sum())
 
 
 def _kernel_panel(kernels: xr.Dataset) -> Panel:
     names = {"biased": "one layer with biases, (52)", **{f"depth_{d}": f"depth {d}" for d in DEPTHS}}
     return Panel(
-        "One network's kernel beside the limit",
+        "Distance of one network's kernel from the limit",
         "width H",
         "‖Σ̂ − Σ‖/‖Σ‖",
         (

@@ -1,4 +1,4 @@
-"""Paper D, Sec. 2.2 and Appendix C (Simon et al. 2021): what a kernel's eigenvalues foretell of learning."""
+"""D.kappa: the eigenvalues of a kernel predict what it learns, and its test error (Simon et al. 2021)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.d.domains import EXACT, cube, least, tangent_kernel
-from kontrast.claims.evidence import Criterion, Evidence, Panel, Verdict, curve, evidence
+from kontrast.claims.d.domains import EXACT, by_level, cube, least, tangent_kernel
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.estimators import SpectralContrastive
@@ -36,58 +36,52 @@ from kontrast.learnability import (
     zonal_polynomials,
 )
 
+DATA, DOMAIN = "mnist5k", 400  # digits that are the whole domain
+SAMPLES = (16, 64, 160)
+SHOWN = (2, 4, 8, 16, 32, 64, 110, 160, 210)
+RIDGE_SAMPLES = (16, 64, 160, 230)
+DIGIT_SAMPLES = (20, 50, 100, 200, 350)
+SPHERE_SAMPLES = (16, 64, 128)
+RIDGES = (0.01, 0.1)  # for k(x, x) = 1.5
+TASKS = ("even or odd", "below five", "value", "all ten digits", "random")
+SINGLE = tuple(f"{digit}" for digit in range(10))
+
 
 @claim(
     "D.kappa",
     source="Paper D, Sec. 2.2 and Appendix C (Simon et al. 2021)",
-    title="Eigenvalues foretell what is learned, and the test error",
+    title="Eigenvalues predict what is learned, and the test error",
     printed="Learnabilities are L_i = λ_i/(λ_i + κ), where Σ_i L_i + δ/κ = n, and the test error is "
     "E_0 Σ_i (1 − L_i)² v_i² with E_0 = n/(n − Σ_i L_i²).",
-    corrected="So it is without a ridge, and from infinite domains. From a finite domain, each point drawn once, a "
-    "ridge shifts eigenvalues: κ is that of λ_i + δ/M without a ridge, and L_i = λ_i/(λ_i + δ/M + κ). Where n reaches "
-    "the rank κ is 0 and L is 1. It is a law of many dimensions, off by 0.05 on a circle and by 0.001 on S^7, and of "
-    "points that are all as easy to guess: of real images it promises too much, the more so the more of them are "
-    "samples. With one κ a point, such that each point regains itself in n of M draws, it is right there too. Where "
-    "points come in pairs that share what no other has, as x and −x under a ReLU network without biases, it fails.",
+    corrected="This holds without a ridge, and on infinite domains. On a finite domain, each point drawn once, a ridge "
+    "shifts the eigenvalues: κ is that of λ_i + δ/M without a ridge, and L_i = λ_i/(λ_i + δ/M + κ). If n reaches the "
+    "rank, κ is 0 and L is 1. The law is one of many dimensions, off by 0.05 on a circle and by 0.001 on S^7, and of "
+    "points that are all equally easy to guess: for real images it is too optimistic, the more so the larger the share "
+    "of them that is sampled. One κ per point, chosen so that each point recovers itself in n of M draws, corrects "
+    "this. The law fails if points come in pairs that share what no other point has, such as x and −x under a ReLU "
+    "network without biases.",
     recorded=Verdict.CORRECTED,
     cost=2,
 )
 def predicted(setting: Setting) -> Evidence:
     """Hypercube, circle, spheres, digits and the kernel of a contrastive model: predictions beside regressions."""
-    cube = _cube_study(setting)
+    on_cube, spheres = _cube_study(setting), _sphere_study(setting)
     digits, contrastive = _digits_study(setting), _contrastive_study(setting)
-    spheres, ring, saturated = _sphere_study(setting), _circle_error(setting), _saturated(setting)
-    return evidence(
-        {
-            **{f"rms_hypercube_{n}": value for n, value in cube.rms.items()},
-            "worst_error_ratio_hypercube": cube.error_apart,
-            "rms_hypercube_in_pairs": _pairs_error(setting),
-            "worst_ridge_unshifted": largest(*cube.unshifted.values()),
-            "worst_ridge_shifted": largest(*cube.shifted.values()),
-            "saturated_kappa": saturated[0],
-            "saturated_apart": saturated[1],
-            "rms_circle": ring,
-            **{f"rms_sphere_{d}": value for d, value in spheres.items()},
-            "worst_error_ratio_digits": digits.worst(_TASKS, up_to=DOMAIN // 4),
-            "worst_error_ratio_one_kappa": digits.worst(_TASKS),
-            "worst_error_ratio_kappa_a_point": digits.worst(_TASKS, at_points=True),
-            "single_digit_one_kappa": digits.worst(_SINGLE),
-            "single_digit_kappa_a_point": digits.worst(_SINGLE, at_points=True),
-            "worst_learnability_contrastive": contrastive.learnability_apart,
-            "worst_error_ratio_contrastive": contrastive.worst(_TASKS, at_points=True),
-            "correlation_of_labels_contrastive": contrastive.correlation,
-        },
-        _CRITERIA_KAPPA,
+    return judged(
+        *on_cube.findings,
+        *_other_domains(setting, spheres),
+        *_digit_findings(digits),
+        *_contrastive_findings(contrastive),
         data=digits.data(),
         panels=[
-            *cube.panels,
+            *on_cube.panels,
             digits.error_panel("400 digits, NTK: test error", ("even or odd", "below five", "all ten digits")),
-            digits.unseen_panel("400 digits, NTK: error at unseen digits, one κ a point", ("even or odd", "1", "8")),
-            contrastive.learnability_panel("Kernel of a contrastive model: which labels it makes learnable"),
+            digits.unseen_panel("400 digits, NTK: error at unseen digits, one κ per point", ("even or odd", "1", "8")),
+            contrastive.learnability_panel("Kernel of a contrastive model: learnability of labels"),
             _sphere_panel(spheres),
         ],
         setting={
-            **cube.setting,
+            **on_cube.setting,
             "digits": DOMAIN,
             "samples of digits": list(DIGIT_SAMPLES),
             "spheres": list(spheres),
@@ -96,121 +90,146 @@ def predicted(setting: Setting) -> Evidence:
     )
 
 
-DATA, DOMAIN = "mnist5k", 400  # digits that are the whole domain
-SAMPLES = (16, 64, 160)
-SHOWN = (2, 4, 8, 16, 32, 64, 110, 160, 210)
-RIDGE_SAMPLES = (16, 64, 160, 230)
-DIGIT_SAMPLES = (20, 50, 100, 200, 350)
-SPHERE_SAMPLES = (16, 64, 128)
-RIDGES = (0.01, 0.1)  # beside k(x, x) = 1.5
-_CRITERIA_KAPPA = (
-    Criterion(
-        "worst_ridge_unshifted",
-        "with a ridge on a finite domain, as printed: largest error of L over levels",
-        high=0.02,
-    ),
-    *(
-        Criterion(name, words, low=low, high=high, role="corrected")
-        for name, words, low, high in (
-            *(
-                (f"rms_hypercube_{n}", f"hypercube, no ridge, n = {n}: rms error of L over eigenfunctions", 0.0, 0.01)
-                for n in SAMPLES
-            ),
-            ("worst_error_ratio_hypercube", "hypercube: test error predicted over measured, less 1", 0.0, 0.1),
-            (
-                "rms_hypercube_in_pairs",
-                "without biases x and −x are a pair that shares its odd features, and the law fails: rms error of L",
-                0.03,
-                1.0,
-            ),
-            ("worst_ridge_shifted", "with a ridge, eigenvalues λ + δ/M: largest error of L", 0.0, 0.02),
-            ("saturated_kappa", "κ where n reaches the rank, without a ridge", 0.0, 0.0),
-            ("saturated_apart", "and L is 1 there, predicted and measured", 0.0, EXACT),
-            ("rms_circle", "128 points of a circle: rms error of L", 0.0, 0.05),
-            ("rms_sphere_2", "continuous circle: rms error of L over degrees", 0.0, 0.1),
-            ("rms_sphere_8", "sphere of 8 dimensions: rms error of L over degrees", 0.0, 0.01),
-            ("worst_error_ratio_digits", "400 digits, n ≤ 100: test error predicted over measured, less 1", 0.0, 0.08),
-            (
-                "worst_error_ratio_one_kappa",
-                "the same to n = 350: one κ for all points is off by more",
-                0.1,
-                math.inf,
-            ),
-            (
-                "worst_error_ratio_kappa_a_point",
-                "with one κ a point, error at unseen digits predicted over measured, less 1, for all n",
-                0.0,
-                0.08,
-            ),
-            ("single_digit_kappa_a_point", "for single digits against the rest the same", 0.0, 0.15),
-            ("worst_learnability_contrastive", "kernel of a contrastive model: largest error of L of labels", 0.0, 0.1),
-            ("worst_error_ratio_contrastive", "the same: error at unseen digits, one κ a point, less 1", 0.0, 0.08),
-            ("correlation_of_labels_contrastive", "and the correlation of L, predicted and measured", 0.9, 1.0),
-        )
-    ),
-)
+def _at_most(name: str, number: float, statement: str, high: float) -> Finding:
+    """An error, which is at least 0."""
+    return corrected(name, number, statement, low=0.0, high=high)
+
+
+def _other_domains(setting: Setting, spheres: Mapping[int, float]) -> tuple[Finding, ...]:
+    """Pairs of points, saturation, circle and spheres."""
+    saturated_kappa, saturated_apart = _saturated(setting)
+    in_pairs = _pairs_error(setting)
+    return (
+        corrected(
+            "rms_hypercube_in_pairs",
+            in_pairs,
+            "no biases, so x and −x are a pair and the law fails: rms error of L",
+            low=0.03,
+            high=1.0,
+        ),
+        _at_most("saturated_kappa", saturated_kappa, "κ when n reaches the rank, without a ridge", 0.0),
+        _at_most("saturated_apart", saturated_apart, "L is 1 there, predicted and measured: largest error", EXACT),
+        _at_most("rms_circle", _circle_error(setting), "128 points of a circle: rms error of L", 0.05),
+        _at_most("rms_sphere_2", spheres[2], "continuous circle: rms error of L over degrees", 0.1),
+        _at_most("rms_sphere_8", spheres[8], "sphere in 8 dimensions: rms error of L over degrees", 0.01),
+        *shown(**{f"rms_sphere_{d}": error for d, error in spheres.items()}),
+    )
+
+
+def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
+    """Test errors of labels of 400 digits."""
+    ratio = "test error predicted over measured, minus 1"
+    at_points = digits.worst(TASKS, at_points=True)
+    return (
+        _at_most(
+            "worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"400 digits, n ≤ 100: {ratio}", 0.08
+        ),
+        corrected(
+            "worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all points: {ratio}", low=0.1
+        ),
+        _at_most(
+            "worst_error_ratio_kappa_a_point", at_points, "one κ per point: error at unseen digits, ratio minus 1", 0.08
+        ),
+        _at_most(
+            "single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same for single digits", 0.15
+        ),
+        *shown(single_digit_one_kappa=digits.worst(SINGLE)),
+    )
+
+
+def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
+    """Labels under the kernel of a contrastive model."""
+    ratio = study.worst(TASKS, at_points=True)
+    return (
+        _at_most(
+            "worst_learnability_contrastive", study.learnability_apart, "contrastive kernel: largest error of L", 0.1
+        ),
+        _at_most(
+            "worst_error_ratio_contrastive", ratio, "its error at unseen digits, one κ per point: ratio minus 1", 0.08
+        ),
+        corrected(
+            "correlation_of_labels_contrastive",
+            study.correlation,
+            "smallest correlation of L, predicted and measured",
+            low=0.9,
+            high=1.0,
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class _CubeStudy:
-    rms: dict[int, float]
-    error_apart: float
-    unshifted: dict[tuple[int, float], float]
-    shifted: dict[tuple[int, float], float]
+    findings: tuple[Finding, ...]
     panels: tuple[Panel, ...]
     setting: dict[str, object]
 
 
 def _cube_study(setting: Setting) -> _CubeStudy:
-    """All 256 parities of {±1}^8 as targets of regression from random points."""
+    """All 256 parities of {±1}^8 as targets of regression from random points, without and with a ridge."""
     d, (n_draws, n_ridged) = 8, setting.pick(quick=(50, 25), full=(100, 300), paper=(300, 300))
     ridges = setting.pick(quick=RIDGES[:1], full=RIDGES, paper=RIDGES)
     K, basis, levels = cube(d, setting.device), parities(d), hypercube_spectrum(tangent_kernel(d), d)
     f = basis.functions.to(setting.device)
     plain = {n: measure_learning(K, f, n, n_draws=n_draws, generator=generator("cube", n)) for n in SAMPLES}
-    rms, ratios = {}, []
-    for n, found in plain.items():
-        expected = predict_learning(levels, levels.counts, n, replacement=False)
-        apart = found.learnability.mean(0).cpu() - expected.learnabilities[basis.levels]
-        rms[n] = float(apart.square().mean().sqrt())
-        ratios.append(_mixture_ratio(levels, basis, found, n))
-    unshifted: dict[tuple[int, float], float] = {}
-    shifted: dict[tuple[int, float], float] = {}
-    drawn = {}
-    for n in RIDGE_SAMPLES:
-        for ridge in ridges:
-            found = measure_learning(K, f, n, n_draws=n_ridged, generator=generator("cube with ridge", n), ridge=ridge)
-            drawn[n, ridge] = _by_level(found, basis).cpu()
-            for errors, spectrum in ((unshifted, _unshifted(levels)), (shifted, levels)):
-                expected = predict_learning(spectrum, levels.counts, n, ridge=ridge, replacement=False)
-                errors[n, ridge] = float((drawn[n, ridge] - expected.learnabilities).abs().max())
-    shown = {
+    with_ridge = {
+        (n, ridge): by_level(
+            measure_learning(K, f, n, n_draws=n_ridged, generator=generator("cube with ridge", n), ridge=ridge), basis
+        ).cpu()
+        for n in RIDGE_SAMPLES
+        for ridge in ridges
+    }
+    means = {
         n: plain[n] if n in plain else measure_learning(K, f, n, n_draws=10, generator=generator("shown", n))
         for n in SHOWN
     }
     panels = (
-        _cube_panel(levels, {n: _by_level(found, basis).cpu() for n, found in shown.items()}),
-        _ridge_panel(levels, drawn),
+        _cube_panel(levels, {n: by_level(found, basis).cpu() for n, found in means.items()}),
+        _ridge_panel(levels, with_ridge),
     )
     about = {"hypercube": 2**d, "draws": n_draws, "draws with ridge": n_ridged, "ridges": list(ridges)}
-    return _CubeStudy(rms, largest(*ratios), unshifted, shifted, panels, about)
+    return _CubeStudy((*_with_ridge(levels, with_ridge), *_without_ridge(levels, basis, plain)), panels, about)
 
 
-def _by_level(found: MeasuredLearning, basis: Parities) -> Tensor:
-    """Means over draws and over the parities of each level, (d + 1,)."""
-    means = found.learnability.mean(0)
-    return torch.stack([means[(basis.levels == k).to(means.device)].mean() for k in range(int(basis.levels.max()) + 1)])
+def _without_ridge(levels: Spectrum, basis: Parities, plain: Mapping[int, MeasuredLearning]) -> tuple[Finding, ...]:
+    rms, ratios = [], []
+    for n, found in plain.items():
+        expected = predict_learning(levels, levels.counts, n, replacement=False)
+        apart = found.learnability.mean(0).cpu() - expected.learnabilities[basis.levels]
+        words = f"hypercube, no ridge, n = {n}: rms error of L over eigenfunctions"
+        rms.append(_at_most(f"rms_hypercube_{n}", float(apart.square().mean().sqrt()), words, 0.01))
+        ratios.append(_mixture_ratio(levels, basis, found, n))
+    words = "hypercube: test error predicted over measured, minus 1"
+    return (*rms, _at_most("worst_error_ratio_hypercube", largest(*ratios), words, 0.1))
+
+
+def _with_ridge(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor]) -> tuple[Finding, ...]:
+    """The largest error of L over levels, for the law as printed and with shifted eigenvalues."""
+
+    def worst(spectrum: Spectrum) -> float:
+        errors = []
+        for (n, ridge), found in measured.items():
+            expected = predict_learning(spectrum, levels.counts, n, ridge=ridge, replacement=False)
+            errors.append(float((found - expected.learnabilities).abs().max()))
+        return largest(*errors)
+
+    words = "finite domain with a ridge"
+    return (
+        printed(
+            "worst_ridge_unshifted", worst(_unshifted(levels)), f"{words}, as printed: largest error of L", high=0.02
+        ),
+        _at_most("worst_ridge_shifted", worst(levels), f"{words}, eigenvalues λ + δ/M: largest error of L", 0.02),
+    )
 
 
 def _unshifted(levels: Spectrum) -> Spectrum:
-    """The same eigenvalues for the law as it is printed, which knows nothing of the domain's size."""
+    """The same eigenvalues for the law as printed, which ignores the size of the domain."""
     return Spectrum(levels.eigenvalues, levels.counts, math.inf)
 
 
 def _mixture_ratio(levels: Spectrum, basis: Parities, found: MeasuredLearning, n: int) -> float:
-    """|predicted/measured − 1| of the test error of a target of the same power in every parity.
+    """|predicted/measured − 1| of the test error of a target with the power 1/M in every parity.
 
-    Its power of 1/M in each makes its error, over random signs of its coefficients, the mean of the parities' errors.
+    Its error, over random signs of its coefficients, is the mean of the parities' errors.
     """
     error = predict_learning(levels, levels.counts / len(basis.levels), n, replacement=False).test_error
     return abs(float(error) / float(found.test_error.mean()) - 1)
@@ -270,7 +289,7 @@ def _pairs_error(setting: Setting) -> float:
 
 
 def _saturated(setting: Setting) -> tuple[float, float]:
-    """κ, and the farthest that L of the d coordinates is from 1, for the kernel x·y from more samples than d."""
+    """κ, and the largest distance of L of the d coordinates from 1, for the kernel x·y and more than d samples."""
     d, n = 6, 40
     points = hypercube(d).to(setting.device)
     levels = hypercube_spectrum(lambda x, y: x @ y.mT, d)
@@ -306,7 +325,7 @@ def _sphere_study(setting: Setting) -> dict[int, float]:
 def _sphere_error(d: int, n_draws: int, device: str, n_degrees: int = 10) -> float:
     """L of degree k, the mean over its harmonics, is λ_k Tr(K_DD^−1 P_k(DD^T)) by the addition theorem."""
     kernel, draw = tangent_kernel(d), generator("sphere", d)
-    levels = sphere_spectrum(kernel, d, 60 if d == 2 else 30)  # what more degrees hold acts as a ridge
+    levels = sphere_spectrum(kernel, d, 60 if d == 2 else 30)  # the power of higher degrees acts as a ridge
     values, apart = levels.eigenvalues[:n_degrees].to(device), []
     for n in SPHERE_SAMPLES:
         learned = torch.zeros_like(values)
@@ -321,15 +340,11 @@ def _sphere_error(d: int, n_draws: int, device: str, n_degrees: int = 10) -> flo
 
 def _sphere_panel(spheres: Mapping[int, float]) -> Panel:
     return Panel(
-        "The prediction is one of many dimensions",
+        "The prediction needs many dimensions",
         "dimensions d of the sphere S^(d−1)",
         "rms error of L",
         (curve("NTK, points drawn at random", list(spheres), list(spheres.values())),),
     )
-
-
-_TASKS = ("even or odd", "below five", "value", "all ten digits", "random")
-_SINGLE = tuple(f"{digit}" for digit in range(10))
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,18 +357,18 @@ class _LabelStudy:
     learned: Tensor
     predicted_learned: Tensor
     unseen: Tensor
-    unseen_at_points: Tensor  # predicted with one κ a point
+    unseen_at_points: Tensor  # predicted with one κ per point
 
     def of(self, values: Tensor, name: str) -> Tensor:
-        """The column of a label; the mean over the ten digits for all of them."""
+        """The column of a label; for "all ten digits" the mean over single digits."""
         if name == "all ten digits":
-            return torch.stack([self.of(values, digit) for digit in _SINGLE]).mean(0)
+            return torch.stack([self.of(values, digit) for digit in SINGLE]).mean(0)
         return values[:, self.names.index(name)]
 
     def worst(self, names: Sequence[str], *, up_to: int = DOMAIN, at_points: bool = False) -> float:
-        """Largest |predicted/measured − 1| of the test error; `at_points` of that at unseen points, with their κ."""
-        foretold, measured = (self.unseen_at_points, self.unseen) if at_points else (self.predicted_error, self.error)
-        ratios = torch.stack([self.of(foretold, name) / self.of(measured, name) - 1 for name in names], dim=1)
+        """Largest |predicted/measured − 1| of the test error; `at_points`, of that at unseen points, with their κ."""
+        expected, measured = (self.unseen_at_points, self.unseen) if at_points else (self.predicted_error, self.error)
+        ratios = torch.stack([self.of(expected, name) / self.of(measured, name) - 1 for name in names], dim=1)
         return float(ratios[[n <= up_to for n in DIGIT_SAMPLES]].abs().max())
 
     @property
@@ -363,7 +378,7 @@ class _LabelStudy:
 
     @property
     def correlation(self) -> float:
-        """Over labels, of learnabilities predicted and measured: the smallest of all n."""
+        """The correlation over labels of learnabilities, predicted and measured; the smallest over n."""
         pairs = zip(self.learned, self.predicted_learned, strict=True)
         return least(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in pairs)
 
@@ -386,9 +401,9 @@ class _LabelStudy:
         names = ("0", "1", "8", "even or odd", "random")
         return self._panel(title, "learnability", names, self.learned, self.predicted_learned)
 
-    def _panel(self, title: str, y_label: str, names: Sequence[str], measured: Tensor, foretold: Tensor) -> Panel:
+    def _panel(self, title: str, y_label: str, names: Sequence[str], measured: Tensor, expected: Tensor) -> Panel:
         curves = [curve(name, DIGIT_SAMPLES, self.of(measured, name)) for name in names]
-        curves += [curve(f"{name}, predicted", DIGIT_SAMPLES, self.of(foretold, name), "dashed") for name in names]
+        curves += [curve(f"{name}, predicted", DIGIT_SAMPLES, self.of(expected, name), "dashed") for name in names]
         return Panel(title, "samples n", y_label, tuple(curves), y_log=False)
 
 
@@ -398,7 +413,7 @@ def _digits_study(setting: Setting) -> _LabelStudy:
 
 
 def _contrastive_study(setting: Setting) -> _LabelStudy:
-    """The kernel of outputs of `SpectralContrastive`, which saw other digits, without labels; and of a constant."""
+    """The kernel of outputs of `SpectralContrastive`, trained on other digits without labels, plus a constant."""
     x, y = _domain(setting)
     model = _contrastive_model(setting.pick(quick=1000, full=4000, paper=4500), setting.device)
     K = FeatureKernel(lambda rows: torch.as_tensor(model.transform(rows)).to(rows))(x)
@@ -408,8 +423,8 @@ def _contrastive_study(setting: Setting) -> _LabelStudy:
 
 @functools.lru_cache(maxsize=2)
 def _contrastive_model(n: int, device: str) -> SpectralContrastive:
-    data, judged = Setting().dataset(DATA), _judged(Setting())
-    others = torch.ones(len(data), dtype=torch.bool).index_fill_(0, judged, False).nonzero().flatten()
+    data, taken = Setting().dataset(DATA), _in_domain(Setting())
+    others = torch.ones(len(data), dtype=torch.bool).index_fill_(0, taken, False).nonzero().flatten()
     x = data.rows[others[torch.randperm(len(others), generator=generator("contrasted"))[:n]]]
     return SpectralContrastive(
         32, width=1024, n_views=4, power=0.5, image_shape=(28, 28), device=device, dtype="float64"
@@ -417,14 +432,14 @@ def _contrastive_model(n: int, device: str) -> SpectralContrastive:
 
 
 def _domain(setting: Setting) -> tuple[Tensor, Tensor]:
-    """Digits that are all the points there are, and their labels."""
-    data, judged = setting.dataset(DATA), _judged(setting)
+    """The digits that make up the domain, and their labels."""
+    data, taken = setting.dataset(DATA), _in_domain(setting)
     assert data.y is not None
-    return data.rows[judged].to(setting.device), data.y[judged].to(setting.device)
+    return data.rows[taken].to(setting.device), data.y[taken].to(setting.device)
 
 
-def _judged(setting: Setting) -> Tensor:
-    """Which digits these are."""
+def _in_domain(setting: Setting) -> Tensor:
+    """Indices of the digits that make up the domain."""
     return setting.dataset(DATA).draw(DOMAIN, generator=generator("whole domain"))
 
 
@@ -435,23 +450,23 @@ def _label_study(setting: Setting, K: Tensor, y: Tensor, *, ridge: float) -> _La
     f = f / f.square().mean(0).sqrt()
     system = eigensystem(K)
     predict = functools.partial(predict_learning, system.spectrum, system.powers(f), ridge=ridge, replacement=False)
-    foretold = [predict(n) for n in DIGIT_SAMPLES]
+    expected = [predict(n) for n in DIGIT_SAMPLES]
     found = [
         measure_learning(K, f, n, n_draws=n_draws, generator=generator("labels", n), ridge=ridge) for n in DIGIT_SAMPLES
     ]
     return _LabelStudy(
         tuple(labels),
         torch.stack([each.test_error.mean(0).cpu() for each in found]),
-        torch.stack([each.test_error.cpu() for each in foretold]),
+        torch.stack([each.test_error.cpu() for each in expected]),
         torch.stack([each.learnability.mean(0).cpu() for each in found]),
-        torch.stack([each.learnability.cpu() for each in foretold]),
+        torch.stack([each.learnability.cpu() for each in expected]),
         torch.stack([each.unseen_error.mean(0).cpu() for each in found]),
         torch.stack([predict_at_points(K, f, n, ridge=ridge).unseen_error.cpu() for n in DIGIT_SAMPLES]),
     )
 
 
 def _labels(y: Tensor) -> dict[str, Tensor]:
-    """Targets of mean 0 or nearly so."""
+    """Targets by name, of mean 0 or nearly so."""
     coins = torch.randint(0, 2, y.shape, generator=generator("coins")).to(y)
     single = {f"{digit}": (y == digit).double() for digit in range(10)}
     return {
