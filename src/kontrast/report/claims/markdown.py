@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kontrast.claims import Record
-from kontrast.report.claims_words import RULES, ClaimWords, agreement, commands, counts, heading, words
+from kontrast.claims import RULES, Record
+from kontrast.report.claims.words import ClaimWords, agreement, commands, counts, heading, words
 from kontrast.report.svg import printable
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~]")
