@@ -13,7 +13,7 @@ from hypothesis.strategies import integers, lists
 from kontrast.data import load
 from kontrast.errors import DataError, InputError, KontrastError, StoreError
 from kontrast.study import StudySpec, prepare
-from kontrast.study.spec import cell_name, parse_cell
+from kontrast.study.spec import cell_name, parse_cell, require_current
 
 DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_steps=5)
 
@@ -21,8 +21,8 @@ DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_step
 def test_preparing_fills_in_what_depends_on_the_data() -> None:
     ready = prepare(DIGITS)
     scale = float(load("digits", dtype=torch.float64).rows.pow(2).sum(1).mean())
-    assert ready.view is not None
-    assert ready.view.startswith("crop")
+    assert ready.views is not None
+    assert ready.views.startswith("crop")
     assert ready.learning_rates == (0.1, pytest.approx(0.25 / scale, rel=0.01))
     assert ready.n_ntk_points == 8
     assert len(ready.data_digest) == 16
@@ -30,7 +30,7 @@ def test_preparing_fills_in_what_depends_on_the_data() -> None:
 
 
 def test_tabular_rows_get_noise() -> None:
-    assert prepare(dataclasses.replace(DIGITS, data="moons")).view == "noise:0.1"
+    assert prepare(dataclasses.replace(DIGITS, data="moons")).views == "noise:0.1"
 
 
 def test_spec_survives_json_and_every_field_changes_the_digest() -> None:
@@ -46,9 +46,21 @@ def test_spec_survives_json_and_every_field_changes_the_digest() -> None:
 
 def test_a_spec_of_another_version_is_refused() -> None:
     content = prepare(DIGITS).as_dict()
-    for other in ({**content, "format": 99}, {**content, "color": "red"}, {"format": 1}):
-        with pytest.raises(StoreError, match="another kontrast"):
+    for other in ({**content, "format": 99}, {**content, "color": "red"}, {"format": 1}, {**content, "format": 2}):
+        with pytest.raises(StoreError, match=r"another kontrast .*; run the study again in another folder"):
             StudySpec.from_dict(other)
+
+
+def test_a_spec_of_format_3_is_read_under_its_new_names_and_not_continued() -> None:
+    content = prepare(DIGITS).as_dict() | {"format": 3}
+    old = {
+        {"views": "view", "label_curves": "labels", "n_ntk_points": "n_probes"}.get(k, k): v for k, v in content.items()
+    }
+    spec = StudySpec.from_dict(old)
+    assert spec == dataclasses.replace(prepare(DIGITS), format=3)
+    assert StudySpec.from_dict(spec.as_dict()) == spec  # as `find` reads it from a result
+    with pytest.raises(StoreError, match=r"format 3, here 4\).* not continued; run the study again in another folder"):
+        require_current(spec)
 
 
 def test_the_data_itself_is_part_of_the_digest(tmp_path: Path) -> None:
@@ -115,8 +127,8 @@ BAD = [
     ({"negatives": "some"}, InputError, "negatives must be a whole number or 'all'"),
     ({"dtype": "float16"}, InputError, "dtype must be one of float32, float64, got 'float16'"),
     ({"device": "tpu"}, InputError, "device must look like"),
-    ({"view": "spin"}, InputError, "spin"),
-    ({"data": "moons", "view": "crop"}, InputError, "noise"),
+    ({"views": "spin"}, InputError, "spin"),
+    ({"data": "moons", "views": "crop"}, InputError, "noise"),
 ]
 
 
@@ -129,7 +141,7 @@ def test_bad_specs_are_refused_in_one_line(change: dict[str, object], kind: type
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so cuda is a legal device here")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="no CUDA GPU here; use --device cpu"):
+    with pytest.raises(InputError, match="no CUDA GPU here; use device='cpu'"):
         prepare(dataclasses.replace(DIGITS, device="cuda"))
 
 

@@ -447,8 +447,8 @@ def _says_when_wider(found: PCAFindings, thresholds: Thresholds) -> str:
 def _says_underway(found: PCAFindings, thresholds: Thresholds) -> str:
     return (
         f"{found.after} its outputs are within {found.widest('frozen_gap'):.2%} of those of a twin whose features stay "
-        f"frozen at their start, so it is doing PCA of its starting features, C̃(0), but has not finished "
-        f"(sine {found.widest('pca_angle_start'):.2g}); {_advice(found, thresholds)}"
+        f"frozen at their start, so it is doing PCA of its starting features, C̃(0), but has not finished (largest sine "
+        f"{found.widest('pca_angle_start'):.2g}, 0 would be PCA); {_advice(found, thresholds)}"
     )
 
 

@@ -44,7 +44,7 @@ def terminal_tables(findings: Findings) -> list[Table]:
 
 def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of one similarity, and which runs diverged."""
-    when = f"means over seeds at step {found.step}" if found.step is not None else "an overflow too early for means"
+    when = f"means at step {found.step}" if found.step is not None else "an overflow too early for means"
     write = _diverged_at if in_terminal else _diverged_seeds
     return _width_table(
         f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}",
@@ -57,7 +57,7 @@ def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) ->
 
 def pca_table(found: PCAFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of the orthonormal run."""
-    when = f"means over seeds at step {found.step}" if found.step is not None else "no step at which all runs are whole"
+    when = f"means at step {found.step}" if found.step is not None else "no step at which all runs are whole"
     title = f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}"
     return _width_table(title, found, pca.QUANTITIES, {}, in_terminal=in_terminal)
 
