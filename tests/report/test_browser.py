@@ -11,8 +11,8 @@ import pytest
 
 from kontrast.report import write_claims_report, write_report
 from kontrast.study import find
-from tests.report.studies import study
 from tests.report.claims.test_page import RECORDS, SPEC
+from tests.report.studies import study
 
 OPTIONS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
 OPTIONS += "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=5000"

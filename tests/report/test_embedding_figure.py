@@ -143,6 +143,6 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(embedding_figure, "write_atomic", full)
+    monkeypatch.setattr("kontrast.report.png.write_atomic", full)
     with pytest.raises(StoreError, match=r"cannot write .*: No space left on device"):
         write_embedding_figure(tmp_path / "a.png", torch.ones(3, 2))

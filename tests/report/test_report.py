@@ -16,7 +16,7 @@ import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report import write_report
-from kontrast.study import LABEL_MEASURES, MEASURES, find
+from kontrast.study import find, kernel, labels
 from tests.report.reading import Page
 from tests.report.studies import study
 
@@ -42,7 +42,9 @@ CASES = {
     "some seeds diverge": study(diverging={"cosine": lambda w, s: 20 if s == 1 and w > 16 else None}),
     "the kernel's prediction overflows": study(similarities=("cosine",), kernel_until=20),
     "the kernel's prediction overflows at once": study(similarities=("cosine",), kernel_until=1),
-    "zeros": study(similarities=("cosine",), scale=dict.fromkeys(MEASURES.keys() - {"output_move"}, 0.0)),
+    "zeros": study(
+        similarities=("cosine",), scale={it.name: 0.0 for it in kernel.QUANTITIES if it.name != "output_move"}
+    ),
     "huge": study(scale={"ntk_drift_max": 1e150, "loss": 1e150, "output_move": 1e150, "parameter_move": 1e150}),
     "the orthonormal run diverges at once": study(pca_diverging=lambda w, s: 1),
     "some orthonormal runs diverge": study(pca_diverging=lambda w, s: 20 if s == 1 and w > 16 else None),
@@ -52,7 +54,7 @@ CASES = {
     "label curves": study(label_curves=True, widths=(64,), n_seeds=1, similarities=("cosine",), n_probe_samples=0),
     "label curves where all diverged": study(
         label_curves=True, widths=(64,), n_seeds=1, similarities=("dot",), parametrization="standard", n_probe_samples=0
-    ).pipe(lambda result: result.assign({name: result[name] * np.nan for name in LABEL_MEASURES})),
+    ).pipe(lambda result: result.assign({it.name: result[it.name] * np.nan for it in labels.QUANTITIES})),
     "neither": study(parametrization="orthogonal", n_probe_samples=0),
     "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
 }
@@ -209,8 +211,9 @@ def test_a_data_set_may_have_any_name(name: str, tmp_path: Path) -> None:
         }
 
 
-def test_the_template_is_part_of_the_package() -> None:
-    assert importlib.resources.files("kontrast.report").joinpath("templates", "page.html").is_file()
+def test_the_templates_are_part_of_the_package() -> None:
+    for package in ("study", "claims"):
+        assert importlib.resources.files(f"kontrast.report.{package}").joinpath("page.html").is_file()
 
 
 def test_the_page_is_accessible(built: Path) -> None:

@@ -162,6 +162,6 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(view_examples, "write_atomic", full)
+    monkeypatch.setattr("kontrast.report.png.write_atomic", full)
     with pytest.raises(StoreError, match=r"cannot write .*a.png: No space left on device; choose a place"):
         write_view_examples(tmp_path / "a.png", images(2, 4), GaussianNoise())

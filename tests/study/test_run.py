@@ -273,7 +273,8 @@ def test_ten_kills_and_a_resume_give_the_same_bytes(cheap_spec: StudySpec, tmp_p
 def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
     rng, y = np.random.default_rng(0), np.arange(60) % 3
     np.savez(tmp_path / "blobs.npz", x=rng.normal(size=(3, 5))[y] + rng.normal(size=(60, 5)), y=y)
-    spec = prepare(dataclasses.replace(TINY, data=str(tmp_path / "blobs.npz"), n_probe_samples=20, label_curves=True))
+    fields = {"data": str(tmp_path / "blobs.npz"), "widths": (16,), "similarities": ("cosine",), "n_probe_samples": 20}
+    spec = prepare(dataclasses.replace(TINY, **fields, label_curves=True))
     torch.set_num_threads(2)
     try:
         run_study(spec, tmp_path / "one")

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, lists, sampled_from, text
 
-from kontrast.claims import Claim, Criterion, Curve, Estimate, Evidence, Panel, Record, Setting, Verdict
+from kontrast.claims import RULES, Claim, Criterion, Curve, Estimate, Evidence, Panel, Record, Setting, Verdict
 from kontrast.errors import StoreError
 from kontrast.report import write_claims_report
 from kontrast.report.axes import INK, style
-from kontrast.report.claims_figures import _wrapped as wrapped
-from kontrast.report.claims_figures import curve_colors, joined_svg, panel_figure, panel_svg
-from kontrast.report.claims_markdown import markdown
-from kontrast.report.claims_words import ORDER, RULES, words
+from kontrast.report.claims.figures import _wrapped as wrapped
+from kontrast.report.claims.figures import curve_colors, joined_svg, panel_figure, panel_svg
+from kontrast.report.claims.markdown import markdown
+from kontrast.report.claims.words import ORDER, words
 from tests.report.reading import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
