@@ -130,7 +130,7 @@ def test_extremes_are_drawn(z, tmp_path, monkeypatch):
         ("a.png", torch.ones(3), None, r"shape \(n, d\)"),
         ("a.png", torch.ones(0, 2), None, r"got \(0, 2\)"),
         ("a.png", torch.full((3, 2), math.nan), None, "NaN or infinite"),
-        ("a.png", torch.ones(3, 2), torch.ones(4), r"labels must have the shape \(3,\), one a sample, got \(4,\)"),
+        ("a.png", torch.ones(3, 2), torch.ones(4), r"labels must have shape \(3,\), got \(4,\); one per sample"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(name, z, labels, said, tmp_path):

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
 from kontrast.study import KernelVerdict, StudySpec, Thresholds, find, kernel
@@ -73,6 +73,7 @@ def one(**options: object):
     return find(study(**options)).similarities[0]
 
 
+@settings(max_examples=25)
 @given(drift=floats(-1.5, 1.0), gap=floats(-1.5, -0.2))
 def test_exponents_are_those_of_the_data(drift: float, gap: float) -> None:
     found = one(drift=drift, gap=gap)
@@ -170,6 +171,7 @@ def test_the_widest_network_decides() -> None:
         assert find(result).similarities[0].verdict is verdict
 
 
+@settings(max_examples=12)
 @given(seed=integers(0, 2), width=integers(0, 3))
 def test_one_diverged_run_is_never_averaged_away(seed: int, width: int) -> None:
     found = one(diverged_at={(width, seed): 50})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
 from kontrast.data import load_data, make_pairs, parse_view
@@ -248,6 +248,7 @@ def test_a_small_sine_is_pca_from_the_width_that_reaches_it() -> None:
     assert found.step == 100
 
 
+@settings(max_examples=25)
 @given(exponent=floats(-1.5, -0.3))
 def test_exponents_are_those_of_the_data(exponent: float) -> None:
     found = judged(runs(start=0.02, exponent=exponent))
@@ -326,6 +327,7 @@ def test_a_run_whose_loss_stands_still_says_nothing() -> None:
     )
 
 
+@settings(max_examples=12)
 @given(width=integers(0, 3), seed=integers(0, 2))
 def test_one_diverged_run_is_never_averaged_away(width: int, seed: int) -> None:
     result = runs()
