@@ -98,8 +98,8 @@ def _kernel_gap(seen: _Moment) -> float:
     return float((seen.now.outputs - predicted).norm() / seen.now.outputs.norm())
 
 
-def _output_move(seen: _Moment) -> Tensor:
-    return (seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm()
+def _output_move(seen: _Moment) -> float:
+    return float((seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm())
 
 
 def _rank_span(spec: StudySpec) -> tuple[float, float]:

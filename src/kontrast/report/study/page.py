@@ -47,13 +47,13 @@ def study_files(result: xr.Dataset, findings: Findings) -> dict[str, bytes]:
 
 def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], svgs: Mapping[str, str]) -> str:
     """The page; `svgs` maps a picture's name to its `<svg>`."""
-    spec, thresholds, labels = findings.spec, findings.thresholds, findings.labels
+    spec, thresholds, orthonormal, labels = findings.spec, findings.thresholds, findings.pca, findings.labels
     return template("kontrast.report.study").render(
         spec=spec,
         findings=findings,
         n_seeds=result.sizes["seed"],
         similarity_tables=[similarity_table(found) for found in findings.similarities],
-        pca_table=None if findings.pca is None else pca_table(findings.pca),
+        pca_table=None if orthonormal is None else pca_table(orthonormal),
         probe_table=None if findings.probes is None else probe_table(findings.probes),
         embeddings=EMBEDDINGS,
         label_tables=[] if labels is None else label_tables(labels),
@@ -68,9 +68,11 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], sv
             )
             for rule in kernel.RULES
         ],
-        pca_rules=[
-            (rule, rule.reason(thresholds), ["orthonormal"] if findings.pca.verdict is rule.verdict else [])
-            for rule in (pca.RULES if findings.pca is not None else ())
+        pca_rules=[]
+        if orthonormal is None
+        else [
+            (rule, rule.reason(thresholds), ["orthonormal"] if orthonormal.verdict is rule.verdict else [])
+            for rule in pca.RULES
         ],
         thresholds=[(name, getattr(thresholds, name), option) for name, option in THRESHOLD_OPTIONS.items()],
         settings=[
