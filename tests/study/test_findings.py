@@ -75,3 +75,15 @@ def test_json_holds_the_pca_view_the_probes_and_the_thresholds() -> None:
     assert absent["pca"] is None
     assert "ntk parametrization" in absent["without_pca"]
     assert absent["without_probes"] == "the data has no labels"
+
+
+def test_a_result_of_format_3_is_judged_under_its_new_names() -> None:
+    result = studies.study()
+    spec = json.loads(result.attrs["spec"]) | {"format": 3}
+    for new, old in (("views", "view"), ("label_curves", "labels"), ("n_ntk_points", "n_probes")):
+        spec[old] = spec.pop(new)
+    expected = find(result)
+    result.attrs["spec"] = json.dumps(spec)
+    found = find(result)
+    assert found.summary == expected.summary
+    assert (found.spec.format, found.spec.views) == (3, expected.spec.views)

@@ -27,5 +27,5 @@ def template(package: str) -> jinja2.Template:
 
 
 def _shown(value: Any) -> Any:
-    """What a page prints: words without characters that no page can hold; markup and pictures as they are."""
+    """A value as a page prints it: words without characters that no page can hold; markup and pictures as they are."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -17,7 +17,7 @@ from kontrast.study.spec import StudySpec
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What the sections share. Those that train a network add its embedding, for the later ones to judge."""
+    """The things that all sections share. One that trains a network adds its embedding, for later ones to judge."""
 
     spec: StudySpec
     width: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -29,8 +28,18 @@ from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 from kontrast.study.cell import Cell
 from kontrast.study.over_seeds import about_width, fits_in_width, last_step, seed_means, trend, whole_steps
-from kontrast.study.quantities import Drawing, Plot, Quantity, over_steps, recorder, scalar, share
-from kontrast.study.rules import Rule, decide
+from kontrast.study.quantities import (
+    Drawing,
+    Finished,
+    Plot,
+    Quantity,
+    outputs_by_step,
+    over_steps,
+    recorder,
+    scalar,
+    share,
+)
+from kontrast.study.rules import Rule, WidthFindings, decide
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -44,7 +53,7 @@ FLAT = -0.25  # a gap whose exponent lies surely above half of the theorem's −
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """What every step of one run is compared with."""
+    """The start of one run, with which every step is compared."""
 
     net: MLP
     points: Tensor  # where the NTK is taken
@@ -57,7 +66,7 @@ class _Start:
     @functools.cached_property
     def predicted(self) -> dict[int, Tensor]:
         """The twin's outputs by step."""
-        return dict(zip(self.twin.steps, self.twin.outputs if self.twin.outputs is not None else (), strict=True))
+        return outputs_by_step(self.twin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,19 +85,6 @@ class _Moment:
     def embedding(self) -> Tensor:
         """The outputs at the anchors."""
         return self.now.outputs[self.start.anchor]
-
-
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """A run and its twin, with the steps that are recorded."""
-
-    trained: Trajectory
-    twin: Trajectory
-    steps: list[int]
-
-    def losses(self, run: Trajectory) -> Tensor:
-        """The losses of `run` at the recorded steps it reached."""
-        return run.losses[[step for step in self.steps if step < len(run.losses)]]
 
 
 def _kernel_gap(seen: _Moment) -> float:
@@ -116,13 +112,8 @@ QUANTITIES = (
         fitted=True,
         drawing=Drawing(
             (
-                Plot(
-                    "study-width",
-                    "width",
-                    "NTK drift against width",
-                    "NTK drift against width, with fitted power laws",
-                ),
-                Plot("study-step", "step", "NTK drift against step", "NTK drift against step, one line per width"),
+                Plot("study-width", "width", "NTK drift against width"),
+                Plot("study-step", "step", "NTK drift against step"),
             ),
             "max |K(t) − K(0)|",
             guide=-0.5,
@@ -148,18 +139,8 @@ QUANTITIES = (
         fitted=True,
         drawing=Drawing(
             (
-                Plot(
-                    "prediction-width",
-                    "width",
-                    "Kernel gap against width",
-                    "Gap between training and its fixed-kernel prediction against width, with fitted power laws",
-                ),
-                Plot(
-                    "prediction-step",
-                    "step",
-                    "Kernel gap against step",
-                    "Gap between training and its fixed-kernel prediction against step, one line per width",
-                ),
+                Plot("prediction-width", "width", "Kernel gap against width"),
+                Plot("prediction-step", "step", "Kernel gap against step"),
             ),
             "‖f − f_K‖ / ‖f‖",
             threshold="tolerance",
@@ -172,14 +153,7 @@ QUANTITIES = (
         heading="outputs moved",
         write=share,
         drawing=Drawing(
-            (
-                Plot(
-                    "movement-outputs",
-                    "step",
-                    "Outputs moved, against step",
-                    "Relative distance the outputs moved against step, one line per width",
-                ),
-            ),
+            (Plot("movement-outputs", "step", "Outputs moved, against step"),),
             "‖f(t) − f(0)‖ / ‖f(0)‖",
             threshold="tolerance",
             unbounded=True,
@@ -192,17 +166,7 @@ QUANTITIES = (
         heading="weights moved",
         in_terminal=True,
         fitted=True,
-        drawing=Drawing(
-            (
-                Plot(
-                    "movement-weights",
-                    "width",
-                    "Weights moved, against width",
-                    "Distance the weights moved against width, with fitted power laws",
-                ),
-            ),
-            "‖θ(t) − θ(0)‖",
-        ),
+        drawing=Drawing((Plot("movement-weights", "width", "Weights moved, against width"),), "‖θ(t) − θ(0)‖"),
     ),
     Quantity("loss", "the training loss", read=lambda runs: runs.losses(runs.trained)),
     Quantity("kernel_loss", "the loss of the fixed-kernel prediction", read=lambda runs: runs.losses(runs.twin)),
@@ -212,18 +176,7 @@ QUANTITIES = (
         record=lambda seen: effective_rank(seen.embedding),
         heading="effective rank",
         in_terminal=True,
-        drawing=Drawing(
-            (
-                Plot(
-                    "collapse-rank",
-                    "step",
-                    "Effective rank",
-                    "Effective rank of the embedding against step, one line per width",
-                ),
-            ),
-            "directions in use",
-            span=_rank_span,
-        ),
+        drawing=Drawing((Plot("collapse-rank", "step", "Effective rank"),), "directions in use", span=_rank_span),
     ),
     Quantity(
         "spread",
@@ -232,9 +185,7 @@ QUANTITIES = (
         heading="spread",
         write=share,
         drawing=Drawing(
-            (Plot("collapse-spread", "step", "Spread", "Spread of the embedding against step, one line per width"),),
-            "1 − ‖mean‖² / mean ‖f‖²",
-            span=lambda spec: (0, 1),
+            (Plot("collapse-spread", "step", "Spread"),), "1 − ‖mean‖² / mean ‖f‖²", span=lambda spec: (0, 1)
         ),
     ),
 )
@@ -281,7 +232,7 @@ def _train(cell: Cell, similarity: str, rate: float) -> xr.Dataset:
         "ntk_scale": scalar(float(K0.abs().max()), "max |K(0)| over the NTK points"),
     }
     return xr.Dataset(
-        over_steps(QUANTITIES, trained.records.get("all"), _Finished(trained, twin, steps), steps) | scalars,
+        over_steps(QUANTITIES, trained.records.get("all"), Finished(trained, twin, steps)) | scalars,
         coords={"step": np.asarray(steps, dtype=np.int32), "similarity": similarity},
     )
 
@@ -320,25 +271,17 @@ class KernelVerdict(Enum):
 
 
 @dataclass(frozen=True)
-class SimilarityFindings:
+class SimilarityFindings(WidthFindings[KernelVerdict]):
     """The findings for one similarity.
 
-    Means and fits are over the seeds at `step`: the last step when every run reached it; where a run diverged, the
-    last recorded one before half of the earliest divergence, so that no mean holds a run that is about to overflow.
+    Where a run diverged, `step` is the last recorded one before half of the earliest divergence, so that no mean holds
+    a run that is about to overflow.
     """
 
     similarity: str
-    learning_rate: float
-    verdict: KernelVerdict
-    reason: str  # the rule that decided
-    sentence: str
-    step: int | None
-    widths: tuple[int, ...]
-    n_seeds: int
-    means: dict[str, tuple[float, ...]]  # quantity → one value per width, at `step`
-    exponents: dict[str, PowerLaw]  # quantity → law in the width; absent where it cannot be fitted
-    diverged: tuple[int, ...]  # how many seeds diverged, per width
-    running_away: tuple[int, ...]  # how many seeds did not, but ended with outputs over `RUNAWAY` times their start
+    running_away: tuple[
+        int, ...
+    ]  # how many seeds did not diverge, but ended with outputs over `RUNAWAY` times their start
     kernel_diverged: tuple[int, ...]  # in how many seeds the fixed kernel's own prediction overflowed, per width
     diverged_at: tuple[float, ...]  # mean step of divergence, per width; NaN where none did
     divergence_law: LogLaw | None  # mean step of divergence against ln width, when every run diverged
@@ -359,9 +302,7 @@ def _judge(result: xr.Dataset, thresholds: Thresholds) -> SimilarityFindings:
     found = SimilarityFindings(
         similarity=str(result.similarity.values),
         learning_rate=float(result.learning_rate.values.flat[0]),
-        verdict=KernelVerdict.STILL,
-        reason="",
-        sentence="",
+        verdict=KernelVerdict.UNDECIDED,
         step=at,
         widths=widths,
         n_seeds=result.sizes["seed"],
@@ -377,12 +318,7 @@ def _judge(result: xr.Dataset, thresholds: Thresholds) -> SimilarityFindings:
     words = rule.sentence(found, thresholds)
     if sum(found.kernel_diverged) and at is not None:
         words += f" (judged at step {at}: the fixed kernel's own prediction overflows later)"
-    return dataclasses.replace(
-        found,
-        verdict=KernelVerdict(rule.verdict),
-        reason=rule.reason(thresholds),
-        sentence=f"{found.similarity}: {words}",
-    )
+    return found.decided(rule, thresholds, f"{found.similarity}: {words}")
 
 
 def _common_step(result: xr.Dataset) -> int | None:
@@ -407,7 +343,7 @@ def _says_diverges(found: SimilarityFindings, thresholds: Thresholds) -> str:
 
 def _says_still(found: SimilarityFindings, thresholds: Thresholds) -> str:
     return (
-        f"after {found.step} steps the outputs have moved by {found.means['output_move'][-1]:.2%} at width "
+        f"after {found.step} steps the outputs have moved by {found.widest('output_move'):.2%} at width "
         f"{found.widths[-1]}, too little to judge; raise the steps or the learning rate"
     )
 
@@ -425,12 +361,12 @@ def _says_when_wider(found: SimilarityFindings, thresholds: Thresholds) -> str:
     needed = found.exponents["kernel_gap"].solve(thresholds.tolerance)
     return (
         f"{_drift(found)}at width {found.widths[-1]} a kernel machine still misses this model by "
-        f"{found.means['kernel_gap'][-1]:.1%}; at this rate {thresholds.tolerance:.0%} needs {about_width(needed)}"
+        f"{found.widest('kernel_gap'):.1%}; at this rate {thresholds.tolerance:.0%} needs {about_width(needed)}"
     )
 
 
 def _missed(found: SimilarityFindings) -> str:
-    gap = found.means["kernel_gap"][-1]
+    gap = found.widest("kernel_gap")
     return f"{_drift(found)}at width {found.widths[-1]} a fixed kernel misses this model by {gap:.1%}"
 
 
@@ -449,13 +385,13 @@ RULES = (
     Rule(
         KernelVerdict.STILL,
         "at the widest network the outputs moved by less than a tolerance of {tolerance}, as a share of their norm",
-        lambda found, thresholds: found.means["output_move"][-1] < thresholds.tolerance,
+        lambda found, thresholds: found.widest("output_move") < thresholds.tolerance,
         _says_still,
     ),
     Rule(
         KernelVerdict.KERNEL,
         "at the widest network the kernel gap is at most a tolerance of {tolerance}",
-        lambda found, thresholds: found.means["kernel_gap"][-1] <= thresholds.tolerance,
+        lambda found, thresholds: found.widest("kernel_gap") <= thresholds.tolerance,
         _says_kernel,
     ),
     Rule(
@@ -484,7 +420,7 @@ RULES = (
 
 
 def _divergence(found: SimilarityFindings) -> str:
-    total = found.n_seeds * len(found.widths)
+    total = found.n_runs
     first, last = found.diverged_at[0], found.diverged_at[-1]
     if not sum(found.diverged):
         return (

@@ -53,9 +53,7 @@ QUANTITIES = (
         read=lambda it: it.measured.test_error,
     ),
     Quantity(
-        "label_error_predicted",
-        "its prediction, from a κ for every sample",
-        read=lambda it: it.points.test_error,
+        "label_error_predicted", "its prediction, from a κ for every sample", read=lambda it: it.points.test_error
     ),
     Quantity(
         "label_error_spectrum",
@@ -63,14 +61,10 @@ QUANTITIES = (
         read=lambda it: it.spectrum.test_error,
     ),
     Quantity(
-        "label_accuracy",
-        "test accuracy of kernel ridge regression from n labels",
-        read=lambda it: it.measured.accuracy,
+        "label_accuracy", "test accuracy of kernel ridge regression from n labels", read=lambda it: it.measured.accuracy
     ),
     Quantity(
-        "label_accuracy_predicted",
-        "its prediction, from a κ for every sample",
-        read=lambda it: it.points.accuracy,
+        "label_accuracy_predicted", "its prediction, from a κ for every sample", read=lambda it: it.points.accuracy
     ),
 )
 
@@ -259,7 +253,7 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> LabelF
 
 
 def compare_curves(result: xr.Dataset) -> LabelFindings:
-    """Which representation needs the fewest labels, and whether theory knew it beforehand."""
+    """Find the representation that needs the fewest labels, and how well theory knew it beforehand."""
     widest = result[[quantity.name for quantity in QUANTITIES]].isel(width=-1)
     names = tuple(str(name) for name in widest.representation.values)
     means = {quantity.name: _means(widest[quantity.name], names) for quantity in QUANTITIES}

@@ -6,7 +6,6 @@ by descent alone, and tells features that move from steps that are too few.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from torch import Tensor
 from kontrast.data import Pairs, pair_matrix
 from kontrast.dynamics import Snapshot, Status, Trajectory
 from kontrast.errors import InputError
-from kontrast.linalg import PowerLaw, subspace_sines
+from kontrast.linalg import subspace_sines
 from kontrast.nets import MLP, Parameters
 from kontrast.pca import (
     PCASolution,
@@ -37,8 +36,18 @@ from kontrast.pca import (
 from kontrast.study.cell import Cell
 from kontrast.study.over_seeds import about_width, fits_in_width, last_step, seed_means, trend, whole_steps
 from kontrast.study.probes import Embedding
-from kontrast.study.quantities import Drawing, Plot, Quantity, over_steps, recorder, scalar, share
-from kontrast.study.rules import Rule, decide
+from kontrast.study.quantities import (
+    Drawing,
+    Finished,
+    Plot,
+    Quantity,
+    outputs_by_step,
+    over_steps,
+    recorder,
+    scalar,
+    share,
+)
+from kontrast.study.rules import Rule, WidthFindings, decide
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -52,7 +61,7 @@ RELAXED = 5.0  # e-foldings of the slowest direction after which descent has had
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """What every step of the orthonormal run is compared with."""
+    """The start of the orthonormal run, with which every step is compared."""
 
     net: MLP
     pairs: Pairs
@@ -71,7 +80,7 @@ class _Start:
     @functools.cached_property
     def frozen(self) -> dict[int, Tensor]:
         """The twin's outputs by step."""
-        return dict(zip(self.twin.steps, self.twin.outputs if self.twin.outputs is not None else (), strict=True))
+        return outputs_by_step(self.twin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +105,6 @@ class _Moment:
     def solution(self) -> PCASolution | None:
         """PCA of C̃(t)."""
         return _pca(self.features, self.start.S, self.start.n_components)
-
-
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """The trained run and its frozen twin, with the steps that are recorded."""
-
-    trained: Trajectory
-    twin: Trajectory
-    steps: list[int]
 
 
 def _pca(features: Tensor, S: Tensor, n_components: int) -> PCASolution | None:
@@ -136,37 +136,13 @@ def _frozen_gap(seen: _Moment) -> float:
     return row_difference(seen.now.outputs[there], frozen[there]) if bool(there.any()) else math.nan
 
 
-def _losses(runs: _Finished) -> Tensor:
-    return runs.trained.losses[[step for step in runs.steps if step < len(runs.trained.losses)]]
-
-
 _SINES = (
-    Plot(
-        "pca-width",
-        "width",
-        "Sine to PCA, against width",
-        "Largest sine between the trained subspace and PCA against width, with fitted power laws",
-    ),
-    Plot(
-        "pca-step",
-        "step",
-        "Sine to PCA, against step",
-        "Largest sine between the trained subspace and PCA against step, one line per width",
-    ),
+    Plot("pca-width", "width", "Sine to PCA, against width"),
+    Plot("pca-step", "step", "Sine to PCA, against step"),
 )
 _FEATURES = (
-    Plot(
-        "features-width",
-        "width",
-        "Features moved, against width",
-        "Drift of the contrastive matrix, and outputs trained against frozen, against width, with power laws",
-    ),
-    Plot(
-        "features-step",
-        "step",
-        "Features moved, against step",
-        "Drift of the contrastive matrix, and outputs trained against frozen, against step, one line per width",
-    ),
+    Plot("features-width", "width", "Features moved, against width"),
+    Plot("features-step", "step", "Features moved, against step"),
 )
 QUANTITIES = (
     Quantity(
@@ -220,7 +196,7 @@ QUANTITIES = (
         record=lambda seen: seen.solution.gap if seen.solution else math.nan,
         heading="eigengap now",
     ),
-    Quantity("pca_loss", "−Tr(W^T C̃(t) W), the loss (10)", read=_losses),
+    Quantity("pca_loss", "−Tr(W^T C̃(t) W), the loss (10)", read=lambda runs: runs.losses(runs.trained)),
 )
 
 
@@ -276,7 +252,7 @@ def measure(cell: Cell) -> xr.Dataset:
         "eigengap_start": scalar(before.gap if before else math.nan, "λ_Z − λ_(Z+1) of C̃(0)"),
     }
     return xr.Dataset(
-        over_steps(QUANTITIES, trained.records.get("all"), _Finished(trained, twin, steps), steps) | scalars,
+        over_steps(QUANTITIES, trained.records.get("all"), Finished(trained, twin, steps)) | scalars,
         coords={"step": np.asarray(steps, dtype=np.int32)},
     )
 
@@ -348,36 +324,17 @@ class PCAVerdict(Enum):
 
 
 @dataclass(frozen=True)
-class PCAFindings:
-    """The orthonormal run's findings: means and fits over the seeds at `step`, the last at which every run is whole."""
+class PCAFindings(WidthFindings[PCAVerdict]):
+    """The findings on the orthonormal run."""
 
-    learning_rate: float
-    verdict: PCAVerdict
-    reason: str  # the rule that decided
-    sentence: str
-    step: int | None
-    widths: tuple[int, ...]
-    n_seeds: int
-    means: dict[str, tuple[float, ...]]  # quantity → one value per width, at `step`
-    exponents: dict[str, PowerLaw]  # quantity → law in the width; absent where it cannot be fitted
     progress: float  # share of the loss at `step` that was won since the first record, at the widest network
     eigengaps: tuple[float, ...]  # mean λ_Z − λ_(Z+1) of C̃(0), per width
-    diverged: tuple[int, ...]  # how many seeds diverged, per width
     not_unique: tuple[int, ...]  # in how many seeds some C̃ had no eigengap, per width
-
-    @property
-    def n_runs(self) -> int:
-        """Runs of all widths and seeds."""
-        return self.n_seeds * len(self.widths)
 
     @property
     def after(self) -> str:
         """When and where the numbers are taken, as a sentence begins."""
         return f"after {self.step} steps at width {self.widths[-1]}"
-
-    def widest(self, quantity: str) -> float:
-        """A quantity's mean at the widest network."""
-        return self.means[quantity][-1]
 
 
 def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFindings | None:
@@ -392,8 +349,6 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFin
     found = PCAFindings(
         learning_rate=spec.pca_learning_rate,
         verdict=PCAVerdict.NOT_CONVERGED,
-        reason="",
-        sentence="",
         step=at,
         widths=widths,
         n_seeds=result.sizes["seed"],
@@ -405,12 +360,7 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFin
         not_unique=tuple(int(n) for n in result.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
     )
     rule = decide(RULES, found, thresholds)
-    return dataclasses.replace(
-        found,
-        verdict=PCAVerdict(rule.verdict),
-        reason=rule.reason(thresholds),
-        sentence=f"orthonormal: {rule.sentence(found, thresholds)}",
-    )
+    return found.decided(rule, thresholds, f"orthonormal: {rule.sentence(found, thresholds)}")
 
 
 def _progress(result: xr.Dataset, at: int | None) -> float:

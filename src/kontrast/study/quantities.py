@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.dynamics import Recorder, Snapshot
+from kontrast.dynamics import Recorder, Snapshot, Trajectory
 from kontrast.runs import padded
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class Plot:
     name: str
     against: Literal["width", "step"]
     title: str
-    description: str  # for readers who cannot see it
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,24 @@ class Quantity:
     drawing: Drawing | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A trained run and its twin, with the steps that are recorded."""
+
+    trained: Trajectory
+    twin: Trajectory
+    steps: Sequence[int]
+
+    def losses(self, run: Trajectory) -> Tensor:
+        """The losses of `run` at the recorded steps it reached."""
+        return run.losses[[step for step in self.steps if step < len(run.losses)]]
+
+
+def outputs_by_step(run: Trajectory) -> dict[int, Tensor]:
+    """The kept outputs of a run; a step that it did not reach is missing."""
+    return dict(zip(run.steps, run.outputs if run.outputs is not None else (), strict=True))
+
+
 def recorder(quantities: Sequence[Quantity], view: Callable[[Snapshot], Any]) -> Recorder:
     """A recorder of all `quantities` that are recorded at a step, from one `view` of it."""
 
@@ -109,20 +126,16 @@ def recorder(quantities: Sequence[Quantity], view: Callable[[Snapshot], Any]) ->
     return record
 
 
-def over_steps(
-    quantities: Sequence[Quantity], records: Tensor | None, finished: Any, steps: Sequence[int]
-) -> Variables:
-    """The arrays over `steps` of what `recorder` recorded and of what is read off `finished` runs.
+def over_steps(quantities: Sequence[Quantity], records: Tensor | None, finished: Finished) -> Variables:
+    """The arrays over the steps of what `recorder` recorded and of what is read off `finished` runs.
 
     Steps that a diverged run never reached are NaN.
     """
     recorded = [quantity.name for quantity in quantities if quantity.record is not None]
     columns: dict[str, Tensor] = dict(zip(recorded, records.unbind(1), strict=True)) if records is not None else {}
     columns |= {quantity.name: quantity.read(finished) for quantity in quantities if quantity.read is not None}
-    return {
-        quantity.name: ("step", padded(columns.get(quantity.name), len(steps)), {"long_name": quantity.long_name})
-        for quantity in quantities
-    }
+    n = len(finished.steps)
+    return {it.name: ("step", padded(columns.get(it.name), n), {"long_name": it.long_name}) for it in quantities}
 
 
 def scalar(value: float | np.generic, long_name: str) -> tuple[tuple[()], float | np.generic, dict[str, str]]:

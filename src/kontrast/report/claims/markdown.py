@@ -1,4 +1,4 @@
-"""The claims as markdown for GitHub: a summary that links to one section a claim, with its picture beside the file."""
+"""The claims as markdown for GitHub: a summary that links to one section per claim, with pictures beside the file."""
 
 from __future__ import annotations
 

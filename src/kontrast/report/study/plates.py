@@ -62,6 +62,8 @@ WORDS = {
     ),
 }
 
+_SEEN = {"width": "with fitted power laws", "step": "one line per width"}
+
 
 def plates(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:
     """Every plate of the page, the one that stands for the study first."""
@@ -92,6 +94,7 @@ def _pictures(quantities: Sequence[Quantity], runs: Sequence[Runs], findings: Fi
         curves = [run.showing(quantity) for quantity in shown for run in runs]
         drawing = shown[0].drawing
         assert drawing is not None
+        description = f"{plot.title}: {drawing.symbol}, {_SEEN[plot.against]}"
         tolerance = getattr(findings.thresholds, drawing.threshold) if drawing.threshold else None
         draw = functools.partial(against_width, runs=curves, plot=plot, drawing=drawing, tolerance=tolerance)
         if plot.against == "step":
@@ -99,7 +102,7 @@ def _pictures(quantities: Sequence[Quantity], runs: Sequence[Runs], findings: Fi
             draw = functools.partial(
                 against_step, runs=curves, plot=plot, drawing=drawing, tolerance=tolerance, span=span
             )
-        pictures.setdefault(plot.name.split("-")[0], []).append(Picture(plot.name, plot.description, draw))
+        pictures.setdefault(plot.name.split("-")[0], []).append(Picture(plot.name, description, draw))
     return pictures
 
 
