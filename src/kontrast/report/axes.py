@@ -1,4 +1,4 @@
-"""What every picture shares: one ink, one colour a hue and width, logarithmic axes with plain labels, legends.
+"""The style of all pictures: one ink, one colour per hue and width, logarithmic axes with plain labels, legends.
 
 Nothing here is drawn as mathtext, and no word of the user's is drawn at all: a data set's name may hold any character,
 and a picture must not depend on which fonts know it.
@@ -44,7 +44,7 @@ HUGE = 1e300  # above it, limits and their margins would overflow
 
 
 def width_colors(hue: str, n_widths: int) -> list[str]:
-    """One colour a width, narrow to wide; a single width has the hue's own colour."""
+    """One colour per width, narrow to wide; a single width has the hue's own colour."""
     if n_widths == 1:
         return [COLORS[hue]]
     return [to_hex(_RAMPS[hue](position)) for position in np.linspace(0, 1, n_widths)]

@@ -1,4 +1,4 @@
-"""What is drawn is what was measured: means, seeds, laws and divergences, read back from the axes."""
+"""Pictures show what was measured: means, seeds, laws and divergences, read back from the axes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from kontrast.report.axes import COLORS, INK, log_limits, log_ticks, number, style, width_colors
-from kontrast.report.drawing import panel_figure, plate_figure
-from kontrast.report.figures import plates
-from kontrast.report.label_curves import MARKS
-from kontrast.study import OF_THE_INPUT, Thresholds, find
+from kontrast.report.plates import picture_figure, plate_figure
+from kontrast.report.study.labels import MARKS
+from kontrast.report.study.plates import WORDS, plates
+from kontrast.study import OF_THE_INPUT, Thresholds, find, kernel, pca
 from tests.report.studies import study
 
 
@@ -28,8 +28,8 @@ def _styled() -> Iterator[None]:
 
 
 def axes_of(result: xr.Dataset, name: str) -> Axes:
-    [panel] = [panel for plate in plates(result, find(result)) for panel in plate.panels if panel.name == name]
-    [ax] = panel_figure(panel).axes
+    [panel] = [panel for plate in plates(result, find(result)) for panel in plate.pictures if panel.name == name]
+    [ax] = picture_figure(panel).axes
     return ax
 
 
@@ -124,10 +124,10 @@ def test_the_tolerance_is_a_line() -> None:
     [panel] = [
         p
         for plate in plates(result, find(result, Thresholds(tolerance=0.125)))
-        for p in plate.panels
+        for p in plate.pictures
         if p.name == "prediction-step"
     ]
-    [ax] = panel_figure(panel).axes
+    [ax] = picture_figure(panel).axes
     assert [list(line.get_ydata()) for line in lines(ax, color=INK)] == [[0.125, 0.125]]
 
 
@@ -194,8 +194,8 @@ def test_the_orthonormal_run_is_drawn_as_measured(panel: str, measures: tuple[st
 def test_the_pca_tolerance_is_a_line() -> None:
     result = study()
     made = plates(result, find(result, Thresholds(pca_tolerance=0.25)))
-    [panel] = [p for plate in made for p in plate.panels if p.name == "pca-step"]
-    [ax] = panel_figure(panel).axes
+    [panel] = [p for plate in made for p in plate.pictures if p.name == "pca-step"]
+    [ax] = picture_figure(panel).axes
     assert [list(line.get_ydata()) for line in lines(ax, color=INK)] == [[0.25, 0.25]]
 
 
@@ -217,6 +217,16 @@ def test_probes_show_every_embedding_and_lines_without_a_width() -> None:
     assert low < finite.min() < finite.max() < high
 
 
+def test_every_plot_of_a_quantity_is_a_picture_in_its_plate() -> None:
+    made = {plate.name: [picture.name for picture in plate.pictures] for plate in plates(study(), find(study()))}
+    declared = [
+        plot.name for it in (*kernel.QUANTITIES, *pca.QUANTITIES) if it.drawing is not None for plot in it.drawing.plots
+    ]
+    assert {name.split("-")[0] for name in declared} == WORDS.keys()
+    for name in declared:
+        assert name in made[name.split("-")[0]]
+
+
 def test_what_was_not_measured_has_no_plate() -> None:
     def names(**fields: object) -> set[str]:
         return {plate.name for plate in plates(study(**fields), find(study(**fields)))}
@@ -231,8 +241,8 @@ def test_label_curves_are_predicted_lines_and_measured_marks() -> None:
     found = find(result).labels
     assert found is not None
     for panel, measured, predicted in (
-        ("labels-error", found.errors, found.predicted_errors),
-        ("labels-accuracy", found.accuracies, found.predicted_accuracies),
+        ("labels-error", *(found.means[name] for name in ("label_error", "label_error_predicted"))),
+        ("labels-accuracy", *(found.means[name] for name in ("label_accuracy", "label_accuracy_predicted"))),
     ):
         ax = axes_of(result, panel)
         assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "20", "50", "100", "200", "400"]

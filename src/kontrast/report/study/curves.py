@@ -1,4 +1,4 @@
-"""How a panel is drawn: a measure against width or against step, read from a study's runs.
+"""How a study's pictures are drawn: a quantity against width or against step, read from the runs.
 
 Nothing is averaged away: a mean is drawn where every seed is finite, and each seed is drawn beside it.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -36,30 +36,10 @@ from kontrast.report.axes import (
     set_ticks,
     width_colors,
 )
-from kontrast.study import OF_THE_INPUT, PCAFindings, ProbeFindings, SimilarityFindings
+from kontrast.study import OF_THE_INPUT, Drawing, PCAFindings, Plot, ProbeFindings, Quantity, SimilarityFindings
 
-PANEL = (4.6, 3.9)  # inches
 OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
 MOST_LABELS = 6  # widths named in a legend; the colours between are read off
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture: its file's name, its words for those who cannot see it, and how it is drawn."""
-
-    name: str
-    label: str
-    draw: Callable[[FigureBase], None]
-
-
-@dataclass(frozen=True)
-class Plate:
-    """One or two panels that tell one thing, with the words below them."""
-
-    name: str
-    title: str
-    caption: str
-    panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True)
@@ -75,6 +55,7 @@ class Runs:
     data: xr.Dataset
     diverged_at: tuple[float, ...] = ()
     divergence_law: LogLaw | None = None
+    quantity: str = ""  # that is drawn
 
     @classmethod
     def under(cls, found: SimilarityFindings, result: xr.Dataset) -> Runs:
@@ -92,22 +73,28 @@ class Runs:
         )
 
     @classmethod
-    def orthonormal(cls, name: str, hue: str, measure: str, found: PCAFindings, result: xr.Dataset) -> Runs:
-        """One measure of the orthonormal runs, as "value", so that two of them stand in one panel."""
-        data = result[[measure, "pca_diverged", "pca_stopped_at"]]
+    def orthonormal(cls, found: PCAFindings, result: xr.Dataset) -> Runs:
+        """The runs with an orthonormal output layer; `showing` gives them a name and a colour."""
+        data = result.drop_vars(["diverged", "stopped_at"])
         return cls(
-            name=name,
-            hue=hue,
+            name="",
+            hue="",
             widths=found.widths,
             step=found.step,
-            means={"value": found.means[measure]} if found.means else {},
-            exponents={"value": found.exponents[measure]} if measure in found.exponents else {},
-            data=data.rename({measure: "value", "pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}),
+            means=found.means,
+            exponents=found.exponents,
+            data=data.rename({"pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}),
         )
+
+    def showing(self, quantity: Quantity) -> Runs:
+        """The same runs, drawn by this quantity, with its own name and colour where it has them."""
+        assert quantity.drawing is not None
+        name, hue = quantity.drawing.curve or self.name, quantity.drawing.hue or self.hue
+        return replace(self, name=name, hue=hue, quantity=quantity.name)
 
     @property
     def colors(self) -> list[str]:
-        """One colour a width."""
+        """One colour per width."""
         return width_colors(self.hue, len(self.widths))
 
     @functools.cached_property
@@ -121,82 +108,64 @@ class Runs:
         at = self.data.stopped_at.transpose("width", "seed").values.astype(float)
         return np.where(self.data.diverged.transpose("width", "seed").values.astype(bool), at, np.nan)
 
-    def values(self, measure: str) -> Array:
-        """(width, seed, step): a measure, NaN where it is not finite, at most `HUGE` so that limits stay finite."""
-        values = self.data[measure].transpose("width", "seed", "step").values.astype(float)
+    @property
+    def law(self) -> PowerLaw | None:
+        """The law of what is drawn, where it was fitted."""
+        return self.exponents.get(self.quantity)
+
+    def values(self, name: str = "") -> Array:
+        """(width, seed, step): a quantity, NaN where it is not finite, at most `HUGE` so that limits stay finite."""
+        values = self.data[name or self.quantity].transpose("width", "seed", "step").values.astype(float)
         return np.where(np.isfinite(values), np.clip(values, -HUGE, HUGE), np.nan)
 
-    def settled(self, measure: str) -> Array:
-        """The values of `measure` that are not running away: those before half of a run's way to its divergence."""
+    def settled(self, name: str = "") -> Array:
+        """The values that are not running away: those of the first half of a run's way to its divergence."""
         before = ~(self.steps > self.stopped[..., None] / 2)  # NaN, a run that did not diverge, compares as False
-        return np.where(before, self.values(measure), np.nan)
+        return np.where(before, self.values(name), np.nan)
 
-    def at_table_step(self, measure: str) -> Array:
-        """(width, seed): a measure at the step of the table."""
+    def at_table_step(self) -> Array:
+        """(width, seed): the values at the step of the table."""
         if self.step is None:
             return np.full(self.stopped.shape, np.nan)
-        return self.values(measure)[..., int(np.flatnonzero(self.steps == self.step)[0])]
-
-
-def panel_figure(panel: Panel) -> Figure:
-    """The panel as a figure of its own. Call it, and save what it returns, inside `axes.style`."""
-    figure = Figure(figsize=PANEL, layout="constrained")
-    panel.draw(figure)
-    return figure
-
-
-def plate_figure(plate: Plate) -> Figure:
-    """The plate's panels side by side in one figure. Call and save it inside `axes.style`."""
-    figure = Figure(figsize=(PANEL[0] * len(plate.panels), PANEL[1]), layout="constrained")
-    parts = figure.subfigures(1, len(plate.panels), squeeze=False, wspace=0.04)[0]
-    for panel, part in zip(plate.panels, parts, strict=True):
-        panel.draw(part)
-    return figure
+        return self.values()[..., int(np.flatnonzero(self.steps == self.step)[0])]
 
 
 def against_width(
-    figure: FigureBase,
-    runs: Sequence[Runs],
-    measure: str,
-    title: str,
-    y_label: str,
-    *,
-    guide: float | None = None,
-    tolerance: float | None = None,
+    figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, tolerance: float | None
 ) -> None:
-    """A measure at the step of the table against width: seeds, their mean, and the fitted law."""
+    """A quantity at the step of the table against width: seeds, their mean, and the fitted law."""
     ax = figure.add_subplot()
-    ax.set_title(title)
-    ax.set_ylabel(y_label)
+    ax.set_title(plot.title)
+    ax.set_ylabel(drawing.symbol)
     dress_width(ax, runs[0].widths)
-    seeds = [run.at_table_step(measure) for run in runs]
+    seeds = [run.at_table_step() for run in runs]
     dress_log_y(ax, _joined(*seeds, [tolerance]), decades=1.0)
     for run, values, aside in zip(runs, seeds, _asides(runs), strict=True):
-        _seeds_and_law(ax, run, measure, values, aside)
-    words = _width_words(runs, fitted=any(measure in run.exponents for run in runs))
+        _seeds_and_law(ax, run, values, aside)
+    words = _width_words(runs, fitted=any(run.law for run in runs))
     if (_joined(*seeds) == 0).any():
         words.append("▼: zero")
     if not np.isfinite(_joined(*seeds)).any():
         say(ax, "overflows too early to compare")
         words = []
-    elif guide is not None and _draw_guide(ax, seeds, runs[0].widths, guide):
+    elif drawing.guide is not None and _draw_guide(ax, seeds, runs[0].widths, drawing.guide):
         words.append("dashed: 1/√M")
     if tolerance is not None:
         _draw_tolerance(ax, tolerance)
         words.append(f"dashed: tolerance {tolerance:g}")
-    legend(figure, [[_law_entry(run, measure)] for run in runs], wrapped(words))
+    legend(figure, [[_law_entry(run)] for run in runs], wrapped(words))
 
 
-def _seeds_and_law(ax: Axes, run: Runs, measure: str, values: Array, aside: float) -> None:
+def _seeds_and_law(ax: Axes, run: Runs, values: Array, aside: float) -> None:
     widths = np.asarray(run.widths, dtype=float)
     color = COLORS[run.hue]
     at = np.broadcast_to(widths[:, None], values.shape) * aside
     _seed_dots(ax, at[values > 0], values[values > 0], color)
     mark_edge(ax, np.unique(at[values == 0]), color, marker="v", edge=0)
-    means = np.asarray(run.means.get(measure, ()), dtype=float)
+    means = np.asarray(run.means.get(run.quantity, ()), dtype=float)
     if means.size:
         ax.plot(widths, np.where(means > 0, means, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
-    law = run.exponents.get(measure)
+    law = run.law
     if law is not None:
         x = np.geomspace(*ax.get_xlim(), 2)
         with np.errstate(over="ignore", invalid="ignore"):  # a law through two points may have any exponent
@@ -213,9 +182,8 @@ def _seed_dots(ax: Axes, x: Array, y: Array, color: str) -> None:
     ax.plot(x, y, linestyle="none", marker="o", markersize=3.2, markeredgewidth=0, color=color, alpha=0.5)
 
 
-def _law_entry(run: Runs, measure: str) -> tuple[Line2D, str]:
-    law = run.exponents.get(measure)
-    fit = f"∝ M^{law}" if law is not None else "no fit"
+def _law_entry(run: Runs) -> tuple[Line2D, str]:
+    fit = f"∝ M^{run.law}" if run.law is not None else "no fit"
     words = f", step {run.step}: {fit}" if run.step is not None else " overflows too early to compare"
     return _line(COLORS[run.hue], marker="o"), f"{run.name}{words}"
 
@@ -234,44 +202,41 @@ def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponen
 def against_step(
     figure: FigureBase,
     runs: Sequence[Runs],
-    measure: str,
-    title: str,
-    y_label: str,
-    *,
-    tolerance: float | None = None,
-    unbounded: bool = False,
-    span: tuple[float, float] | None = None,
+    plot: Plot,
+    drawing: Drawing,
+    tolerance: float | None,
+    span: tuple[float, float] | None,
 ) -> None:
-    """A measure along training: thin lines are seeds, thick ones their mean.
+    """A quantity along training: thin lines are seeds, thick ones their mean.
 
-    An `unbounded` measure leaves through the top when its run diverges, and its cross stands there; another one's cross
-    stands at its last value. With a `span` of possible values the axis is linear and shows all of it.
+    An `unbounded` quantity leaves through the top when its run diverges, and its cross stands there; the cross of
+    another stands at its last value. With a `span` of possible values the axis is linear and shows all of it.
     """
     ax = figure.add_subplot()
-    ax.set_title(title)
-    ax.set_ylabel(y_label)
+    ax.set_title(plot.title)
+    ax.set_ylabel(drawing.symbol)
     dress_step(ax, runs[0].steps)
-    every = _joined(*(run.values(measure) for run in runs), [tolerance])
+    every = _joined(*(run.values() for run in runs), [tolerance])
     if span is None:
-        cap = OFF_SCALE * _largest(*(run.settled(measure) for run in runs)) if unbounded else math.inf
+        cap = OFF_SCALE * _largest(*(run.settled() for run in runs)) if drawing.unbounded else math.inf
         dress_log_y(ax, every, cap=cap)
     else:
         margin = 0.04 * (span[1] - span[0])
         ax.set_ylim(span[0] - margin, span[1] + margin)
         set_ticks(ax.yaxis, span_ticks(*span))
     for run in runs:
-        for color, seeds, stopped in zip(run.colors, run.values(measure), run.stopped, strict=True):
+        for color, seeds, stopped in zip(run.colors, run.values(), run.stopped, strict=True):
             if span is None:
                 mark_edge(ax, run.steps[(seeds == 0).any(0)], color, marker="v", edge=0)
             _lines(ax, run.steps, seeds, color)
-            _crosses(ax, run.steps, seeds, stopped, color, edge=1 if unbounded else None)
+            _crosses(ax, run.steps, seeds, stopped, color, edge=1 if drawing.unbounded else None)
     words = _words(runs)
     if span is None and (every == 0).any():
         words.append("▼: zero")
     if tolerance is not None:
         _draw_tolerance(ax, tolerance)
         words.append(f"dashed: tolerance {tolerance:g}")
-    if not np.isfinite(_joined(*(run.values(measure) for run in runs))).any():
+    if not np.isfinite(_joined(*(run.values() for run in runs))).any():
         say(ax, "no finite value was recorded")
     legend(figure, [_width_entries(run) for run in runs], wrapped(words))
 

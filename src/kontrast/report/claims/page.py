@@ -7,10 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kontrast.claims import Record
-from kontrast.report.claims_figures import joined_svg, panel_svg
-from kontrast.report.claims_markdown import markdown
-from kontrast.report.claims_words import RULES, agreement, commands, counts, heading, plain, words
+from kontrast.claims import RULES, Record
+from kontrast.report.claims.figures import joined_svg, panel_svg
+from kontrast.report.claims.markdown import markdown
+from kontrast.report.claims.words import agreement, commands, counts, heading, plain, words
 from kontrast.report.template import PAGE, template
 
 MARKDOWN = "claims.md"
@@ -38,7 +38,7 @@ def claims_files(records: Sequence[Record], spec: dict[str, Any], *, figures: st
 
 def render(records: Sequence[Record], spec: dict[str, Any], pictures: Mapping[str, Sequence[str]]) -> str:
     """The page; `pictures` maps a claim's id to the `<svg>` of each of its panels."""
-    return template("claims.html").render(
+    return template("kontrast.report.claims").render(
         claims=[words(record) for record in records],
         pictures={
             name: [Markup(panel) for panel in panels]

@@ -11,17 +11,17 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, lists, sampled_from, text
 
-from kontrast.claims import Claim, Criterion, Curve, Estimate, Evidence, Panel, Record, Setting, Verdict
+from kontrast.claims import RULES, Claim, Criterion, Curve, Estimate, Evidence, Panel, Record, Setting, Verdict
 from kontrast.errors import StoreError
 from kontrast.report import write_claims_report
 from kontrast.report.axes import INK, style
-from kontrast.report.claims_figures import _wrapped as wrapped
-from kontrast.report.claims_figures import curve_colors, joined_svg, panel_figure, panel_svg
-from kontrast.report.claims_markdown import markdown
-from kontrast.report.claims_words import ORDER, RULES, words
+from kontrast.report.claims.figures import _wrapped as wrapped
+from kontrast.report.claims.figures import curve_colors, joined_svg, panel_figure, panel_svg
+from kontrast.report.claims.markdown import markdown
+from kontrast.report.claims.words import ORDER, words
 from tests.report.reading import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -401,6 +401,7 @@ def test_a_point_alone_is_a_dot_and_long_lines_have_few_marks() -> None:
 extreme = sampled_from([0.0, NAN, math.inf, -math.inf, 1e308, -1e308, 5e-324, 1e54, 1.0]) | floats()
 
 
+@settings(max_examples=40)
 @given(lists(extreme, max_size=5), sampled_from([True, False]), sampled_from([True, False]))
 def test_any_numbers_are_drawn(values: list[float], x_log: bool, y_log: bool) -> None:
     curves = (Curve("a", tuple(values), tuple(reversed(values))), Curve("b", tuple(values), tuple(values), "plain"))
@@ -450,5 +451,5 @@ def test_no_record_is_a_report_too(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "figures").write_text("a file in the way")
-    with pytest.raises(StoreError, match=rf"{re.escape(str(tmp_path))}.*choose another --output"):
+    with pytest.raises(StoreError, match=rf"{re.escape(str(tmp_path))}.*choose another folder"):
         write_claims_report(tmp_path, RECORDS[1:2], SPEC)

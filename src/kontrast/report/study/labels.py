@@ -1,4 +1,4 @@
-"""The plate of `kontrast study --labels`: errors and accuracies over the number of labels, predicted and measured."""
+"""The plate of the label curves: errors and accuracies over the number of labels, predicted and measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
 from kontrast.report.axes import COLORS, blank, dress_log_y, legend, number, say, set_ticks
-from kontrast.report.drawing import Panel, Plate, span_ticks, wrapped
-from kontrast.study import LabelFindings
+from kontrast.report.plates import Picture, Plate
+from kontrast.report.study.curves import span_ticks, wrapped
+from kontrast.study import LabelFindings, labels
 
 # A representation's colour (None is the ink) and marker.
 MARKS: dict[str, tuple[str | None, str]] = {
@@ -36,37 +37,31 @@ def labels_plate(result: xr.Dataset, found: LabelFindings) -> Plate:
         "claim D.kappa). Lines are predicted before any regression, from the kernel of the samples and the labels' "
         "power in its modes, with a κ for every sample; marks are measured. An error of 1 is that of always predicting "
         f"the mean. Networks are those of width {found.width}; ntk is the tangent kernel of an infinitely wide one.",
-        (
-            Panel(
-                "labels-error",
-                "Test error against the number of labels, predicted and measured, for every representation",
-                functools.partial(_errors, found=found, seeds=result.label_error.isel(width=-1)),
-            ),
-            Panel(
-                "labels-accuracy",
-                "Test accuracy against the number of labels, predicted and measured, for every representation",
-                functools.partial(_accuracies, found=found, seeds=result.label_accuracy.isel(width=-1)),
-            ),
+        tuple(
+            Picture(
+                it.plot,
+                f"{it.caption[0].upper()}{it.caption[1:]}, against the number of labels, predicted and measured",
+                functools.partial(_draw, it=it, found=found, seeds=result[it.measured].isel(width=-1)),
+            )
+            for it in labels.COMPARISONS
         ),
     )
 
 
-def _errors(figure: FigureBase, *, found: LabelFindings, seeds: xr.DataArray) -> None:
-    ax = _axes(figure, found, "Error against labels", "error / variance of the labels")
-    shown = np.array([*found.errors.values(), *found.predicted_errors.values()])
-    dress_log_y(ax, np.concatenate([shown.ravel(), seeds.values.ravel()]))
-    _curves(figure, ax, found, found.errors, found.predicted_errors, seeds, [])
-
-
-def _accuracies(figure: FigureBase, *, found: LabelFindings, seeds: xr.DataArray) -> None:
-    ax = _axes(figure, found, "Accuracy against labels", "test accuracy")
-    ax.set_ylim(0, 1.01)
-    set_ticks(ax.yaxis, ticks := span_ticks(0.0, 1.0), [f"{tick:.0%}" for tick in ticks])
+def _draw(figure: FigureBase, *, it: labels.Comparison, found: LabelFindings, seeds: xr.DataArray) -> None:
+    ax = _axes(figure, found, it.title, it.symbol)
+    measured, predicted = found.means[it.measured], found.means[it.predicted]
     words = []
-    if np.isfinite(found.level):
+    if it.is_share:
+        ax.set_ylim(0, 1.01)
+        set_ticks(ax.yaxis, ticks := span_ticks(0.0, 1.0), [f"{tick:.0%}" for tick in ticks])
+    else:
+        shown = np.array([*measured.values(), *predicted.values()])
+        dress_log_y(ax, np.concatenate([shown.ravel(), seeds.values.ravel()]))
+    if it.is_share and np.isfinite(found.level):
         ax.axhline(found.level, linewidth=1, dashes=(5, 3), color=str(ax.xaxis.label.get_color()), alpha=0.75)
         words.append(f"dashed: {found.level:.0%}, for the labels needed")
-    _curves(figure, ax, found, found.accuracies, found.predicted_accuracies, seeds, words)
+    _curves(figure, ax, found, measured, predicted, seeds, words)
 
 
 def _axes(figure: FigureBase, found: LabelFindings, title: str, y_label: str) -> Axes:

@@ -1,4 +1,4 @@
-"""What a report says of a measured claim, as plain strings: the page and the markdown file differ in markup alone."""
+"""The words of a report on measured claims, as plain strings: the page and the markdown file differ in markup alone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ from typing import Any
 
 from kontrast.claims import Estimate, Record, Verdict
 
-# The rule behind each verdict, in the order in which `claims.judge` asks.
-RULES = {
-    Verdict.UNDECIDED: "a criterion has no number, or there is none; a correction fails where the printed statement "
-    "holds; what was to be found against a refuted one is not; or what fails has an interval that reaches into the "
-    "range",
-    Verdict.REFUTED: "the statement fails a criterion as printed, and as corrected too where there is a correction",
-    Verdict.VACUOUS: "it holds, as printed or as corrected, but an informative criterion fails: it says nothing at "
-    "this scale",
-    Verdict.HOLDS: "every criterion of the printed statement holds",
-    Verdict.CORRECTED: "not as printed, but every criterion of its correction holds",
-}
 ORDER = (Verdict.HOLDS, Verdict.CORRECTED, Verdict.VACUOUS, Verdict.REFUTED, Verdict.UNDECIDED)
 
 

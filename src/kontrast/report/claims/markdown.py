@@ -1,4 +1,4 @@
-"""The claims as markdown for GitHub: a summary that links to one section a claim, with its picture beside the file."""
+"""The claims as markdown for GitHub: a summary that links to one section per claim, with pictures beside the file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kontrast.claims import Record
-from kontrast.report.claims_words import RULES, ClaimWords, agreement, commands, counts, heading, words
+from kontrast.claims import RULES, Record
+from kontrast.report.claims.words import ClaimWords, agreement, commands, counts, heading, words
 from kontrast.report.svg import printable
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~]")

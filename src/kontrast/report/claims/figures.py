@@ -1,6 +1,6 @@
-"""The claims' pictures: `claims.Panel`, which is numbers and words, drawn; one `<svg>` a panel, one file a claim.
+"""The claims' pictures: a `claims.Panel`, which is numbers and words, as one `<svg>`; one file per claim.
 
-What no axis has a place for (NaN, infinity, and on a logarithmic axis below zero) is left out, and a curve of which
+Values that no axis has a place for (NaN, infinity, and on a logarithmic axis below zero) are left out. A curve of which
 nothing is left is still named in the legend: a missing line is news. Zero stands below a logarithmic axis as a ▼.
 """
 
@@ -56,7 +56,7 @@ _MOST_MARKS = 24  # on one line; the line goes through all of its points
 
 
 def curve_colors(n_curves: int) -> list[str]:
-    """One colour a curve, light to dark."""
+    """One colour per curve, light to dark."""
     return [_ONE] if n_curves == 1 else [to_hex(_RAMP(position)) for position in np.linspace(0, 1, n_curves)]
 
 
@@ -144,7 +144,7 @@ def _zeros(curve: Curve, panel: Panel) -> Array:
 
 
 def _remark(curve: Curve, panel: Panel, shown: Array, zeros: Array) -> str:
-    """What a legend adds to the label of a curve that is not drawn as it is."""
+    """A remark for the legend on a curve that is not drawn as it is."""
     if zeros.size:
         return " (▼: zero)"
     if not np.isfinite(shown).any():
@@ -161,7 +161,7 @@ def _split(curves: Sequence[Curve]) -> tuple[list[int], list[int]]:
 
 
 def _are_paired(curves: Sequence[Curve]) -> bool:
-    """Whether each line has a guide of its own, as a bound a width; two and two are as likely two laws for both."""
+    """Whether each line has a guide of its own, such as a bound per width; two and two may be two laws for both."""
     lines, guides = _split(curves)
     return len(guides) == len(lines) > 2
 
