@@ -188,7 +188,7 @@ BAD = [
     (["study", *TINY, "--widths", "99999999999"], "GiB"),
     (["study", *TINY, "--depth", "99999999999"], "at most"),
     (["study", *TINY, "--device", "meta"], "device must look like"),
-    (["study", *TINY, "-o", "x" * 400], "choose another --output"),
+    (["study", *TINY, "-o", "x" * 400], "choose another folder"),
     (["study", "--data", "huge.npy", *TINY[2:]], "scale them"),
     (["study", "--nope"], "--nope"),
     (["studdy"], "study"),

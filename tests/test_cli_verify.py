@@ -237,7 +237,7 @@ def test_a_folder_of_another_format_or_none_is_refused(
     assert "written by another kontrast (format 99" in refused(["report", str(copy)], monkeypatch, capfd)
     (copy / "spec.json").write_text("{}")
     said = refused(["report", str(copy)], monkeypatch, capfd)
-    assert "run `kontrast study|verify` again with another --output" in said
+    assert "run `kontrast study|verify` again in another folder" in said
     (copy / "spec.json").unlink()
     assert "that `kontrast study|verify` printed" in refused(["report", str(copy)], monkeypatch, capfd)
 
