@@ -27,7 +27,10 @@ from kontrast.checks import require_type, require_whole
 from kontrast.data import ImageShape
 from kontrast.errors import InputError
 from kontrast.report.axes import (
-    COLORS,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PINK,
     PRINT_INK,
     Array,
     blank,
@@ -87,15 +90,15 @@ class Patterns(Protocol):
 class _Kind(Enum):
     """How sure it is that a pattern attracts: its mark, its colour and its words."""
 
-    CERTIFIED = ("●", COLORS["start"], "certified (Theorem 1)")
+    CERTIFIED = ("●", GREEN, "certified (Theorem 1)")
     STABLE = ("◐", "#8cc152", "stable, not certified")
-    UNSTABLE = ("×", COLORS["now"], "not stable")
+    UNSTABLE = ("×", PINK, "not stable")
 
 
 _ENDINGS = {
-    "CONVERGED": COLORS["cosine"],
+    "CONVERGED": BLUE,
     "SETTLED": PRINT_INK,
-    "CHATTERING": COLORS["dot"],
+    "CHATTERING": ORANGE,
     "STEP_LIMIT": "#6a35a8",
     "SILENT": GRAY,
     "DIVERGED": "#8f2750",
@@ -267,9 +270,9 @@ def _draw_image(ax: Axes, image: Array) -> None:
 def _draw_strip(ax: Axes, weights: Array, far: float, *, labeled: bool) -> None:
     positions = np.arange(1, len(weights) + 1)
     if len(weights) <= FEW_VALUES:
-        ax.bar(positions, weights, width=0.8, color=[COLORS["dot" if w > 0 else "cosine"] for w in weights])
+        ax.bar(positions, weights, width=0.8, color=[ORANGE if w > 0 else BLUE for w in weights])
     else:
-        ax.plot(positions, weights, linewidth=1.0, color=COLORS["cosine"])
+        ax.plot(positions, weights, linewidth=1.0, color=BLUE)
     ax.axhline(0, color=PRINT_INK, linewidth=0.6, alpha=0.6)
     ax.set_ylim(-far, far)
     ax.set_xlim(0.4, len(weights) + 0.6)

@@ -16,7 +16,7 @@ from torch import Tensor
 from kontrast.checks import require_whole
 from kontrast.data import View, fresh_view
 from kontrast.errors import InputError
-from kontrast.report.axes import COLORS, HUGE, PRINT_INK, Array, legend, say, set_ticks, style
+from kontrast.report.axes import BLUE, HUGE, ORANGE, PRINT_INK, Array, legend, say, set_ticks, style
 from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import printable, to_png
 
@@ -112,8 +112,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     positions = np.arange(1, d + 1)
     for ax, (sample, *views) in zip(strips, drawn, strict=True):
         for line in views:
-            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=COLORS["dot"])
-        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
+            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=ORANGE)
+        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=BLUE)
         ax.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
         if not (np.isfinite(sample).any() or np.isfinite(views).any()):
             say(ax, "nothing finite to draw")
@@ -121,8 +121,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     set_ticks(strips[-1].xaxis, sorted({1.0, *(float(t) for t in ticks if 1 <= t <= d)}))
     strips[-1].set_xlabel("position of the value in the row")
     strips[0].set_title(heading)
-    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
-    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=COLORS["dot"])
+    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=BLUE)
+    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=ORANGE)
     legend(figure, [[(thick, "sample"), (thin, "views")]], "")
     return figure
 

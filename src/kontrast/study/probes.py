@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kontrast.data import Dataset
 from kontrast.estimators import linear_probe
+from kontrast.losses import SIMILARITIES
 from kontrast.runs import generator_for
 from kontrast.study.over_seeds import seed_deviations, seed_means
 from kontrast.study.quantities import Quantity, scalar
@@ -29,8 +30,7 @@ EMBEDDINGS = {
     "pca": "PCA of C̃(0)",
     "trained": "the orthonormal network, trained",
     "iterative": "5 turns of PCA and a gradient step",
-    "cosine": "trained with cosine similarity",
-    "dot": "trained with dot-product similarity",
+    **{name: f"trained with {similarity.words}" for name, similarity in SIMILARITIES.items()},
     "random": "the network before training",
     "pixels": "the raw input",
     "pixel-pca": "plain PCA of the contrasted samples",

@@ -22,7 +22,7 @@ from kontrast.checks import (
 )
 from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
 from kontrast.errors import InputError, StoreError
-from kontrast.losses import link_from, similarity_from
+from kontrast.losses import SIMILARITIES, link_from, similarity_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
 from kontrast.study.labels import label_problem
@@ -30,10 +30,8 @@ from kontrast.study.probes import probe_problem
 
 FORMAT = 4  # raised when a field or a cell changes, so that old folders are not resumed into new ones
 RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change since format 3
-COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
-DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
 
 
 @dataclass(frozen=True)
@@ -225,15 +223,14 @@ def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
 
 def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
     scale = float(dataset.rows.double().pow(2).sum(1).mean())
-    auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
     if not 1e-100 < scale < 1e100:  # where squares of squares still are numbers
         raise InputError(f"the samples of {spec.data!r} have a mean square norm of {scale:.3g}; scale them to about 1")
-    return tuple(auto[similarity] for similarity in spec.similarities)
+    return tuple(SIMILARITIES[similarity].learning_rate(scale) for similarity in spec.similarities)
 
 
 def _checked(spec: StudySpec) -> StudySpec:
     """The spec in plain Python types, once every rule that needs no data holds."""
-    similarities = ("cosine", "dot") if spec.similarities == ("both",) else tuple(spec.similarities)
+    similarities = StudySpec.similarities if spec.similarities == ("both",) else tuple(spec.similarities)
     rates = spec.learning_rates and tuple(spec.learning_rates)
     spec = dataclasses.replace(
         spec,

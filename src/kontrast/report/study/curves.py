@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from kontrast.linalg import LogLaw, PowerLaw
+from kontrast.losses import SIMILARITIES
 from kontrast.report.axes import (
     COLORS,
     HUGE,
@@ -322,8 +323,7 @@ _PROBES: dict[str, tuple[str | None, Any, str]] = {
     "pca": (COLORS["start"], "-", "o"),
     "iterative": (COLORS["start"], (0, (3, 1.8)), "s"),
     "trained": (COLORS["now"], "-", "o"),
-    "cosine": (COLORS["cosine"], "-", "o"),
-    "dot": (COLORS["dot"], "-", "o"),
+    **{name: (COLORS[name], "-", "o") for name in SIMILARITIES},
     "random": (None, "-", "D"),
     "pixels": (None, (0, (8, 2)), ""),
     "pixel-pca": (None, (0, (4, 2)), ""),

@@ -9,6 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
+from kontrast.losses import SIMILARITIES
 from kontrast.report.axes import COLORS, blank, dress_log_y, legend, number, say, set_ticks
 from kontrast.report.plates import Picture, Plate
 from kontrast.report.study.curves import span_ticks, wrapped
@@ -19,8 +20,7 @@ MARKS: dict[str, tuple[str | None, str]] = {
     "pca": (COLORS["start"], "o"),
     "iterative": ("#8aa81c", "s"),
     "trained": (COLORS["now"], "o"),
-    "cosine": (COLORS["cosine"], "o"),
-    "dot": (COLORS["dot"], "o"),
+    **{name: (COLORS[name], "o") for name in SIMILARITIES},
     "random": ("#97703a", "D"),
     "pixels": (None, "^"),
     "pixel-pca": ("#1a9a9a", "v"),
