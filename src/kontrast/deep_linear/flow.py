@@ -29,15 +29,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    increasing_times,
-    require_choice,
-    require_finite,
-    require_positive,
-    require_type,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.deep_linear.flow_laws import (
     Array,
     Flow,
@@ -84,14 +76,14 @@ class DeepLinearFlow:
         d = len(self.basis)
         if not _is_real(x) or x.ndim != 2 or x.shape[1] != d:
             raise InputError(
-                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {in_words(x)}; convert an array with "
+                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {checks.in_words(x)}; convert an array with "
                 "torch.as_tensor(x)"
             )
         return x.detach().to(self.maps) @ self.maps
 
     def projections(self, k: int) -> Tensor:
         """The norms (T, k) of the projections of v_1 … v_k on the span of q's columns (Fig. 4); 0 where q is 0."""
-        k = require_whole("k", k, most=len(self.basis))
+        k = checks.require_whole("k", k, most=len(self.basis))
         left, sizes, _ = torch.linalg.svd(self.q, full_matrices=False)
         spanned = sizes > len(self.basis) * torch.finfo(torch.float64).eps * sizes[:, :1]
         return torch.sum(left[:, :k].square() * spanned[:, None], dim=2).sqrt()
@@ -127,11 +119,11 @@ def deep_linear_flow(
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
-    times_ = increasing_times(times)
-    require_positive(tolerance=tolerance)
+    times_ = checks.increasing_times(times)
+    checks.require_positive(tolerance=tolerance)
     if tolerance < FINEST:
         raise InputError(f"tolerance must be at least {FINEST:g}, the limit of float64, got {tolerance:g}; raise it")
-    require_choice("method", method, get_args(Method))
+    checks.require_choice("method", method, get_args(Method))
     z = map0.shape[1]
     if method == "exact" and z > 1 and law.gamma != 0:
         raise InputError(f"no exact solution of the {flow!r} flow is known for z = {z}; use method='dop853'")
@@ -176,7 +168,7 @@ def deep_linear_descent(
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
-    require_positive(learning_rate=learning_rate)
+    checks.require_positive(learning_rate=learning_rate)
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
     rate = learning_rate / 2 if printed else learning_rate
     if not eigenbasis:
@@ -237,7 +229,7 @@ def train_deep_linear(
 
 def _require_deep_linear(net: MLP, d: int) -> None:
     wanted = f"MLP({d}, width, z, activation='linear', parametrization='orthogonal')"
-    require_type("net", net, MLP, f"pass {wanted}")
+    checks.require_type("net", net, MLP, f"pass {wanted}")
     if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != d:
         raise InputError(f"net must be {wanted}, got MLP {net.extra_repr()}")
     if net.width < net.d_in:
@@ -328,10 +320,10 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
     if not _is_real(start) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
         raise InputError(
             f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, in a real tensor, got "
-            f"{in_words(start)}; use net(torch.eye({d})) of an orthogonal MLP"
+            f"{checks.in_words(start)}; use net(torch.eye({d})) of an orthogonal MLP"
         )
     map0 = start.detach().to(C)
-    require_finite("start", map0)
+    checks.require_finite("start", map0)
     left, sizes, right = torch.linalg.svd(map0, full_matrices=False)
     largest = float(sizes[0])
     if largest > 1 + ABOVE_ONE:

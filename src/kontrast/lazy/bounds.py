@@ -35,7 +35,7 @@ def lemma7(constants: Constants, radius: float, *, form: Form = "corrected") -> 
         alpha_1, alpha_2 = _alphas(k)
         value = (_times(alpha_1, radius) + alpha_2) / root
     else:
-        value = _hessian_norm(k, k.s_0 * k.c_s + radius)
+        value = (_times(k.smoothness, k.c_norm**2 * (k.s_0 * k.c_s + radius)) + k.lipschitz * k.c_norm) / root
     return Bound(
         name="‖H(t)‖₂",
         source=source("Lemma 7", form, "A.lem7"),
@@ -80,14 +80,7 @@ def lemma11(constants: Constants, max_w: float, max_v: float, *, form: Form = "c
     across u and δ/(‖u‖ + δ)² along it, so ‖∂s/∂u‖ ≤ ‖n‖/δ ≤ 1/δ; the paper bounds its two terms apart, by 2/δ.
     And √D max‖x‖₂, which is never larger, replaces D c_in.
 
-    Args:
-        constants: of the run.
-        max_w: ‖W(t)‖_max.
-        max_v: ‖V(t)‖_max.
-        form: "printed", "corrected" or "sharp".
-
-    Returns:
-        The bounds on |ΔV_ij| and on |ΔW_ij|.
+    `max_w` is ‖W(t)‖_max, `max_v` ‖V(t)‖_max; the bound on |ΔV_ij| comes first, then the one on |ΔW_ij|.
     """
     require_choice("form", form, ("printed", "corrected", "sharp"))
     require_not_negative(max_w=max_w, max_v=max_v)
@@ -213,11 +206,6 @@ def _alphas(k: Constants) -> tuple[float, float]:
         4 * k.smoothness * k.c_in**2 * k.lipschitz,
         4 * k.lipschitz * k.c_in * (1 + _times(k.smoothness, k.c_in * k.s_0 * k.c_s)),
     )
-
-
-def _hessian_norm(k: Constants, largest_w: float) -> float:
-    """[β_φ c² max|w| + L_φ c]/√M."""
-    return (_times(k.smoothness, k.c_norm**2 * largest_w) + k.lipschitz * k.c_norm) / math.sqrt(k.width)
 
 
 def _betas(k: Constants, form: Form) -> tuple[float, float, float]:

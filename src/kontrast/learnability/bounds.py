@@ -27,17 +27,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kontrast import checks
 from kontrast.bounds import Assumption, Bound, Form
-from kontrast.checks import (
-    require_choice,
-    require_finite,
-    require_floating,
-    require_matrix,
-    require_not_negative,
-    require_positive,
-    require_type,
-    require_whole,
-)
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk, infinite_nngp
 from kontrast.nets import MLP, slopes_of
@@ -102,8 +93,8 @@ def linearization_constants(net: MLP, x: Tensor, targets: Tensor, *, learning_ra
         learning_rate: η_0; steps have η_0/n.
     """
     x = _checked_inputs(net, x)
-    require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
-    require_positive(learning_rate=learning_rate)
+    checks.require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
+    checks.require_positive(learning_rate=learning_rate)
     _, W = net.layers()
     with torch.no_grad():
         residual = float((net(x) - targets.to(x)).double().norm())
@@ -140,7 +131,7 @@ def jacobian_on_ball(constants: LinearizationConstants, radius: float) -> Jacobi
     L²‖X‖²‖v‖² + (L‖X‖_F‖w‖ + βω‖diag(‖x‖)X‖‖v‖)², and the largest eigenvalue of a 2 × 2 matrix bounds n·`slope`². There
     is no factor n: at depth one the K of (56) falls as 1/√n. The norms are those at θ_0 plus slope·radius.
     """
-    require_not_negative(radius=radius)
+    checks.require_not_negative(radius=radius)
     k = constants
     bend = _times(k.smoothness, (k.output_weight + radius) * k.input_weighted)
     if not math.isfinite(bend):
@@ -194,7 +185,7 @@ def required_width(constants: LinearizationConstants, ball: JacobianBall, *, for
     r = 3‖J‖R_0/(λ_0√n), ‖J‖ in units of √n: √n ≥ 9‖J‖²K_2R_0/λ_0². At depth one √n K_2 does not depend on n, so this
     is n ≥ 9‖J‖²(√n K_2)R_0/λ_0²: about the square root of (91).
     """
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     k = constants
     if form == "printed":
         return _over(18 * ball.K**3 * k.residual, k.smallest**2) ** 2
@@ -285,8 +276,8 @@ def gronwall(
         time: t; without it the bound is for all times.
         form: "printed" or "sharp".
     """
-    require_choice("form", form, _FORMS)
-    require_not_negative(drift=drift, **({} if time is None else {"time": time}))
+    checks.require_choice("form", form, _FORMS)
+    checks.require_not_negative(drift=drift, **({} if time is None else {"time": time}))
     k = constants
     decay, rho = k.smallest_start, _over(drift, k.smallest_start)
     if time is None:
@@ -319,7 +310,7 @@ def gronwall_at_new_point(
         cross_norm: ‖Θ̂_0(x, X)‖₂.
         cross_drift: σ_x = sup ‖Θ̂_t(x, X) − Θ̂_0(x, X)‖₂.
     """
-    require_not_negative(drift=drift, cross_norm=cross_norm, cross_drift=cross_drift)
+    checks.require_not_negative(drift=drift, cross_norm=cross_norm, cross_drift=cross_drift)
     k, decay = constants, constants.smallest_start
     integral = _over(drift, decay * (decay - drift)) if drift < decay else math.inf
     return Bound(
@@ -332,14 +323,14 @@ def gronwall_at_new_point(
 
 
 def _checked_inputs(net: MLP, x: Tensor) -> Tensor:
-    require_type("net", net, MLP, "pass MLP(depth=1, parametrization='standard')")
+    checks.require_type("net", net, MLP, "pass MLP(depth=1, parametrization='standard')")
     if net.depth != 1 or net.parametrization != "standard":
         raise InputError(
             f"net must be MLP(depth=1, parametrization='standard'), got depth={net.depth}, {net.parametrization!r}"
         )
-    require_floating("x", x)
+    checks.require_floating("x", x)
     net.check_rows(x)
-    require_finite("x", x, "leave those rows out")
+    checks.require_finite("x", x, "leave those rows out")
     return x.flatten(1)
 
 
@@ -372,19 +363,19 @@ def _slope_at(net: MLP, x: Tensor, point: Mapping[str, Tensor]) -> float:
 
 def _rate(k: LinearizationConstants, form: Form) -> float:
     """η_0λ/3."""
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     return k.learning_rate * (k.smallest if form == "printed" else k.smallest_start) / 3
 
 
 def _decay(q: float, step: float) -> tuple[float, float]:
     """q^t and 1 − q^t; infinite unless 0 ≤ q < 1, as without full rank or at a rate far above the critical one."""
-    t = step if step == math.inf else require_whole("step", step, least=0, otherwise=", or math.inf")
+    t = step if step == math.inf else checks.require_whole("step", step, least=0, otherwise=", or math.inf")
     return (q**t, 1 - q**t) if 0 <= q < 1 else (math.inf, math.inf)
 
 
 def _reach(k: LinearizationConstants, ball: JacobianBall, form: Form) -> float:
     """(58) for all times, 3KR_0/(λ√n)."""
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     steepness, decay = (ball.K, k.smallest) if form == "printed" else (ball.operator_norm, k.smallest_start)
     return _over(3 * steepness * k.residual, decay * math.sqrt(k.width))
 

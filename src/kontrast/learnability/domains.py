@@ -42,15 +42,10 @@ CONVERGED, TOO_ROUGH = 1e-14, 1e-8  # change of eigenvalues between two quadratu
 
 @dataclass(frozen=True, eq=False)
 class Parities:
-    r"""The eigenfunctions $\prod_{i \in S} x_i$ of every invariant kernel on the hypercube, one for each set S.
+    r"""The eigenfunctions $\prod_{i \in S} x_i$ of every invariant kernel on the hypercube, one for each set S."""
 
-    Attributes:
-        functions: (2^d, 2^d), one per column, at the points of `hypercube`; of mean square 1 and orthogonal.
-        levels: (2^d,), the size of each set, ascending.
-    """
-
-    functions: Tensor
-    levels: Tensor
+    functions: Tensor  # (2^d, 2^d), one per column, at the points of `hypercube`; of mean square 1 and orthogonal
+    levels: Tensor  # (2^d,), the size of each set, ascending
 
 
 def hypercube(d: int) -> Tensor:

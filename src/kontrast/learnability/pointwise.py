@@ -37,21 +37,13 @@ TOLERANCE = 1e-10  # of log(1 − H_xx)
 
 @dataclass(frozen=True, eq=False)
 class PointPrediction:
-    r"""The predictions of regression from n random points at each point that is not one of them, in float64.
+    """The predictions of regression from n random points at each point that is not one of them, in float64."""
 
-    Attributes:
-        n_samples: n.
-        kappas: one κ per point, (M,): τ/M.
-        outputs: the mean prediction, (M, c).
-        moments: the mean of $(f - \hat f)(f - \hat f)^\top$ over the c targets, (M, c, c).
-        targets: f, (M, c).
-    """
-
-    n_samples: int
-    kappas: Tensor
-    outputs: Tensor
-    moments: Tensor
-    targets: Tensor
+    n_samples: int  # n
+    kappas: Tensor  # one κ per point, (M,): τ/M
+    outputs: Tensor  # the mean prediction, (M, c)
+    moments: Tensor  # the mean of (f − f̂)(f − f̂)^T over the c targets, (M, c, c)
+    targets: Tensor  # f, (M, c)
 
     @property
     def errors(self) -> Tensor:

@@ -16,17 +16,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    is_number,
-    require_alike,
-    require_finite,
-    require_floating,
-    require_positive,
-    require_same_length,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.memory import rows_that_fit
 from kontrast.patterns.importance import (
@@ -50,15 +40,10 @@ MOST_FEATURES = 100_000  # columns of a feature map: more is a mistake in `order
 
 @dataclass(frozen=True, eq=False)
 class PairLaplacian:
-    """L and β of weights on the pairs of n samples, all that C_α needs of α; made by `pair_laplacian`.
+    """L and β of weights on the pairs of n samples, all that C_α needs of α; made by `pair_laplacian`."""
 
-    Attributes:
-        degrees: α_s 1, (n,).
-        positive: β, (n,), the weights of the samples' own pairs of views.
-    """
-
-    degrees: Tensor
-    positive: Tensor
+    degrees: Tensor  # α_s 1, (n,)
+    positive: Tensor  # β, (n,), the weights of the samples' own pairs of views
     _times: Callable[[Tensor], Tensor] = field(repr=False)  # b (n, k) → L b
 
     @property
@@ -70,7 +55,7 @@ class PairLaplacian:
         """L b, (n, k)."""
         if not isinstance(b, Tensor) or b.ndim != 2 or len(b) != self.n or b.dtype != self.degrees.dtype:
             raise InputError(
-                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), one row per sample, got {in_words(b)}"
+                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), one row per sample, got {checks.in_words(b)}"
             )
         return self._times(b - b.mean(0))  # L1 = 0 except for rounding, which a large mean would amplify
 
@@ -198,17 +183,11 @@ def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class GaussianFeatures:
-    r"""The first features of $e^{-\|y_i - y_j\|^2/2τ}$.
+    r"""The first features of $e^{-\|y_i - y_j\|^2/2τ}$."""
 
-    Attributes:
-        values: φ, (n, m), none of them negative.
-        lower: the offset that was subtracted from y for that, (z,).
-        error: the largest |α_ij − φ_i·φ_j|, reached for some i = j.
-    """
-
-    values: Tensor
-    lower: Tensor
-    error: float
+    values: Tensor  # φ, (n, m), none of them negative
+    lower: Tensor  # the offset that was subtracted from y for that, (z,)
+    error: float  # the largest |α_ij − φ_i·φ_j|, reached for some i = j
 
 
 def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float | None = None) -> GaussianFeatures:
@@ -225,11 +204,11 @@ def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float
         lower: a lower bound of all outputs; None takes the smallest value of each dimension.
     """
     _require_functions(y, y, None, None, names=("y", "y"), least=1)
-    require_positive(temperature=temperature)
-    degrees = _multi_indices(y.shape[1], require_whole("order", order, least=0)).to(y)
+    checks.require_positive(temperature=temperature)
+    degrees = _multi_indices(y.shape[1], checks.require_whole("order", order, least=0)).to(y)
     bound = y.detach().min(0).values
     if lower is not None:
-        if not is_number(lower) or not lower <= float(bound.min()):
+        if not checks.is_number(lower) or not lower <= float(bound.min()):
             raise InputError(
                 f"lower must be a number of at most {float(bound.min()):.3g}, the smallest output, got {lower!r}; "
                 "leave it out to take the smallest of each dimension"
@@ -268,8 +247,8 @@ def _uniform(outputs: Tensor) -> PairLaplacian:
 def _of_weights(weights: ImportanceWeights) -> PairLaplacian:
     """A rule's α may be negative, but it must be finite, and so must its sums."""
     laplacian = _of_matrix(weights.alpha.detach(), weights.positive.detach())
-    require_finite("alpha", laplacian.degrees, "make every weight a finite number")
-    require_finite("positive", laplacian.positive, "make every weight a finite number")
+    checks.require_finite("alpha", laplacian.degrees, "make every weight a finite number")
+    checks.require_finite("positive", laplacian.positive, "make every weight a finite number")
     return laplacian
 
 
@@ -331,8 +310,8 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
 
 
 def _require_outputs(outputs: Tensor) -> None:
-    require_floating("outputs", outputs)
-    require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
+    checks.require_floating("outputs", outputs)
+    checks.require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
     if len(outputs) < 2:
         raise InputError("outputs needs at least 2 samples, got 1; with one there are no pairs")
 
@@ -355,11 +334,11 @@ def _require_functions(
     ):
         if rows is None:
             continue
-        require_floating(name, rows)
-        require_shape(name, rows, shape, "pass one row per sample")
-        require_alike(**{names[0]: a, name: rows})
-        require_same_length(**{names[0]: a, name: rows})
-        require_finite(name, rows.detach(), "drop these samples")
+        checks.require_floating(name, rows)
+        checks.require_shape(name, rows, shape, "pass one row per sample")
+        checks.require_alike(**{names[0]: a, name: rows})
+        checks.require_same_length(**{names[0]: a, name: rows})
+        checks.require_finite(name, rows.detach(), "drop these samples")
     if (positives is None) != (positives_b is None):
         raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
     if len(a) < least:
@@ -367,8 +346,8 @@ def _require_functions(
 
 
 def _require_features(features: Tensor, *, n: int | None = None) -> None:
-    require_floating("features", features)
-    require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
+    checks.require_floating("features", features)
+    checks.require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
     if len(features) < 2:
         raise InputError("features needs at least 2 samples, got 1; with one there are no pairs")
     if not torch.isfinite(features).all() or bool((features < 0).any()):
