@@ -79,12 +79,8 @@ def linear_collapse(
     $2 \max_i(-2 a_i \lambda_1) - \max_{i \ne k} -2(a_i \lambda_1 + a_k \lambda_2)$ over the nonzero a, which for
     a = 1 is 2(λ₂ − λ₁).
 
-    Args:
-        C: the symmetric `data_matrix`, (d, d).
-        weights: Θ₀, (z, d).
-        times: not negative, increasing.
-        projector: A, (r, z).
-        symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
+    C (d, d) is the symmetric `data_matrix`; one that is not symmetric is refused unless `symmetrize` takes
+    (C + C^T)/2. `weights` are Θ₀ (z, d), `projector` is A (r, z).
     """
     matrix = as_symmetric(C, "C", symmetrize=symmetrize)
     moments = torch.from_numpy(increasing_times(times)).to(matrix.device)
@@ -115,12 +111,7 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
     and U₀: outputs that die out altogether (no β < 0) are not followed below that.
 
     `eigenvalues` are β, and a 0 for each direction outside the range of K if U₀ has a part there, which never moves.
-
-    Args:
-        K: the kernel, (m, m), symmetric and positive semi-definite.
-        S: `pair_weights`, (m, m), symmetric, dense or sparse.
-        outputs: U₀, (m, z).
-        times: not negative, increasing.
+    K (m, m) is symmetric and positive semi-definite, S the `pair_weights` (m, m), dense or sparse, `outputs` U₀ (m, z).
     """
     kernel, weights = _symmetric(K, "K"), _symmetric(S, "S")
     moments = torch.from_numpy(increasing_times(times)).to(K.device)

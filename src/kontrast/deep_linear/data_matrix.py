@@ -35,10 +35,7 @@ def data_matrix(
         symmetric: C = (C̃ + C̃^T)/2, which has the same trace; False keeps C̃.
         batch_size: anchors at a time, so that at most three such blocks of features are held. Each block of anchors
             then computes its partners' features again, and all of them if negatives are shared and weighted. None
-            computes the features of the pool once and holds them.
-
-    Returns:
-        (d, d) in the features' number type; blocks are added up in float64.
+            computes the features of the pool once and holds them. Blocks are added up in float64.
     """
     _require_pairs(pairs)
     if features is not None:

@@ -30,16 +30,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from kontrast import checks
-from kontrast.deep_linear.flow_laws import (
-    Array,
-    Flow,
-    FlowLaw,
-    flow_law,
-    oja_solution,
-    one_output_solution,
-    remainder,
-    rounding,
-)
+from kontrast.deep_linear.flow_laws import Array, Flow, FlowLaw, exact_solution, flow_law, remainder, rounding
 from kontrast.dynamics import Recorder, Snapshot, Step, Tape, Trajectory, descend, gradient_descent, trace_problem
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg import as_symmetric, cayley_step, grassmann_step, polar_step
@@ -76,8 +67,8 @@ class DeepLinearFlow:
         d = len(self.basis)
         if not _is_real(x) or x.ndim != 2 or x.shape[1] != d:
             raise InputError(
-                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {checks.in_words(x)}; convert an array with "
-                "torch.as_tensor(x)"
+                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {checks.in_words(x)}; convert an "
+                "array with torch.as_tensor(x)"
             )
         return x.detach().to(self.maps) @ self.maps
 
@@ -140,7 +131,7 @@ def deep_linear_flow(
         _require_short(law, float(eigenvalues.abs().max()), float(times_[-1]))
         q = _integrated(law, values, q0, clock, tolerance)
     else:
-        q = one_output_solution(law, values, q0[:, 0], clock) if z == 1 else oja_solution(law, values, q0, clock)
+        q = exact_solution(law, values, q0, clock)
     return DeepLinearFlow(tuple(times_), torch.from_numpy(q).to(C.device), eigenvalues, basis)
 
 
@@ -193,19 +184,9 @@ def train_deep_linear(
     """Train an actual deep linear network on (7), every layer under W^T W = I. Outputs are q, (d, z).
 
     The three kinds of descent are those of `flow_law`: tangent step and QR ("grassmann"), plain step and polar factor
-    ("polar"), Cayley's transform ("oja"). To order η each follows its flow.
-
-    Args:
-        net: `MLP(d, width, z, depth=…, activation="linear", parametrization="orthogonal")`, width ≥ d; not changed.
-        C: the data matrix (d, d).
-        learning_rate: η; time is ηt.
-        n_steps: the number of steps.
-        flow: the kind of descent.
-        record_at: the steps to record (default: the first and the last).
-        recorders: functions of the `Snapshot`, by name.
-        keep_outputs: keep q at the recorded steps.
-        tolerance: stop once a step's length over η is below it.
-        symmetrize: take (C + C^T)/2 instead of refusing a C that is not symmetric.
+    ("polar"), Cayley's transform ("oja"). To order η each follows its flow, at the time ηt after t steps. `net` is
+    `MLP(d, width, z, depth=…, activation="linear", parametrization="orthogonal")` of width ≥ d, and not changed. The
+    other arguments are those of `gradient_descent`.
     """
     C = as_symmetric(C, "C", symmetrize=symmetrize)
     flow_law(flow)  # refuses an unknown one

@@ -60,14 +60,9 @@ class Constants:
 def constants_of(
     net: MLP, pairs: Pairs, *, learning_rate: float, delta: float = 0.01, link: Link | None = None
 ) -> Constants:
-    """The constants at the net's own parameters, taken to be θ(0).
+    """The constants at the parameters, taken to be θ(0), of the network (2), `MLP(depth=1)`, or (7), W^T W = I.
 
-    Args:
-        net: the network (2), `MLP(depth=1)`; or (7), the same with an orthonormal output layer.
-        pairs: the pool with its positives and negatives.
-        learning_rate: η of the descent.
-        delta: δ of the cosine similarity, or of the loss (10).
-        link: how similarities become a loss; linear by default.
+    `delta` is δ of the cosine similarity, or of the loss (10); `link` says how similarities become a loss.
     """
     if not isinstance(net, MLP) or net.depth != 1:
         given = f"depth={net.depth}" if isinstance(net, MLP) else type(net).__name__

@@ -84,13 +84,9 @@ class JacobianBall:
 
 
 def linearization_constants(net: MLP, x: Tensor, targets: Tensor, *, learning_rate: float) -> LinearizationConstants:
-    """The constants at the net's current parameters, which are taken as θ_0.
+    """The constants at the parameters, taken as θ_0, of `MLP(depth=1, parametrization="standard")`.
 
-    Args:
-        net: `MLP(depth=1, parametrization="standard")`.
-        x: training inputs (m, d), all different.
-        targets: Y, (m, d_out).
-        learning_rate: η_0; steps have η_0/n.
+    The training inputs x (m, d) are all different, `targets` are Y (m, d_out), and steps have `learning_rate`/n.
     """
     x = _checked_inputs(net, x)
     checks.require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
@@ -270,11 +266,7 @@ def gronwall(
     σ ≥ λ_0. Sharp: (119) integrated instead of Grönwall's lemma, (e^{ση_0t} − 1)e^{−λ_0η_0t}R_0, over all t at most
     R_0ρ(1 − ρ)^{1/ρ − 1} with ρ = σ/λ_0: R_0 at ρ = 1.
 
-    Args:
-        constants: of the run; λ_0, R_0 and η_0 are used.
-        drift: σ = sup ‖Θ̂_s − Θ̂_0‖₂, measured or by (59).
-        time: t; without it the bound is for all times.
-        form: "printed" or "sharp".
+    `drift` is σ = sup ‖Θ̂_s − Θ̂_0‖₂, measured or by (59). Without a `time` t the bound is for all times.
     """
     checks.require_choice("form", form, _FORMS)
     checks.require_not_negative(drift=drift, **({} if time is None else {"time": time}))
@@ -303,12 +295,8 @@ def gronwall_at_new_point(
 
     $\dot e(x) = -η_0\hatΘ_0(x, X)e + η_0(\hatΘ_t - \hatΘ_0)(x, X)\,g$ with g = g_lin − e: at most
     $σ_xR_0/λ_0 + (\|\hatΘ_0(x, X)\| + σ_x)\,σR_0/(λ_0(λ_0 - σ))$, the last from η_0∫‖e‖ under the sharp `gronwall`.
-
-    Args:
-        constants: of the run.
-        drift: σ on the training set.
-        cross_norm: ‖Θ̂_0(x, X)‖₂.
-        cross_drift: σ_x = sup ‖Θ̂_t(x, X) − Θ̂_0(x, X)‖₂.
+    Here σ = `drift` is on the training set, `cross_norm` is ‖Θ̂_0(x, X)‖₂ and
+    `cross_drift` is σ_x = sup ‖Θ̂_t(x, X) − Θ̂_0(x, X)‖₂.
     """
     checks.require_not_negative(drift=drift, cross_norm=cross_norm, cross_drift=cross_drift)
     k, decay = constants, constants.smallest_start

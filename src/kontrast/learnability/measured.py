@@ -42,14 +42,8 @@ def measure_learning(
     Without a ridge, a K(D, D) that is singular because points coincide or were drawn twice is replaced by its
     pseudo-inverse: eigenvalues below n times the rounding of the largest are dropped.
 
-    Args:
-        K: the kernel over the domain, (M, M).
-        targets: f at every point, (M,) or (M, c).
-        n_samples: the number of points in a training set.
-        n_draws: the number of training sets.
-        generator: draws them.
-        ridge: δ of $(K + δI)^{-1}$.
-        replacement: whether a point may be drawn twice.
+    K (M, M) is the kernel over the domain, `targets` are f at every point, (M,) or (M, c), and the ridge is δ of
+    $(K + δI)^{-1}$. With `replacement` a point may be drawn twice.
     """
     K = checked_kernel(K)
     f = checked_targets(targets, K)

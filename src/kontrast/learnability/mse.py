@@ -238,14 +238,7 @@ def ensemble(
     covariance $K_{**} + \Theta_* A_t K A_t \Theta_*^\top - (\Theta_* A_t K_{X*} + h.c.)$, K the NNGP kernel that draws
     the start. At time 0 it is the prior; at ∞ it is not the posterior of the Gaussian process, for which Θ = K.
 
-    Args:
-        network: the infinitely wide network.
-        x: training inputs, (n, d).
-        targets: (n, z).
-        new: the new inputs, (m, d).
-        time: flow time or steps, up to ∞; see `mse_training`.
-        learning_rate: η.
-        method: "flow" or "descent".
+    The inputs x are (n, d), the targets (n, z), and `new` is (m, d). For time, η and method see `mse_training`.
     """
     checks.require_type("network", network, InfiniteNetwork, "for modules use linearized_mse")
     checks.require_positive(learning_rate=learning_rate)

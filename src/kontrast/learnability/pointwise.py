@@ -65,13 +65,8 @@ class PointPrediction:
 def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: float = 0.0) -> PointPrediction:
     """Mean and spread of kernel regression at each point, over the sets of `n_samples` other points.
 
-    Costs some ten products of (M, M) matrices.
-
-    Args:
-        K: the kernel over the domain, (M, M).
-        targets: f at every point, (M,) or (M, c).
-        n_samples: n, from 1 to M − 1.
-        ridge: δ of $(K + δI)^{-1}$; above 0 where the samples outnumber the rank of K.
+    Costs some ten products of (M, M) matrices. K (M, M) is the kernel over the domain, `targets` are f at every point,
+    (M,) or (M, c). The ridge is δ of (K + δI)⁻¹, above 0 where the samples outnumber the rank of K.
     """
     eps = torch.finfo(checked_kernel(K).dtype).eps
     K = K.detach().double()

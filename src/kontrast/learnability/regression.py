@@ -101,15 +101,12 @@ def kernel_regression(
         x: Samples, float32 or float64.
         targets: Numbers, not class labels; for labels, one column per class.
         ridge: Added to the kernel's diagonal itself, not a share of it. The variance of a Gaussian process's noise.
+            Without one, samples that coincide are refused by name.
         exact_below: The number of samples from which conjugate gradients are used.
         rank: Of the preconditioner; a larger one needs fewer steps.
         tolerance: Of conjugate gradients: the largest relative residual, 1e-10 for float64 and 1e-5 for float32.
         max_steps: Of conjugate gradients.
         generator: Draws the preconditioner's random vectors; seed 0 if not given.
-
-    Raises:
-        InputError: The kernel is singular without ridge; the message names two samples that coincide, if any do.
-        ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
     _require_samples(x)
     wide = _checked_targets(targets, x)
@@ -151,7 +148,8 @@ def _as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 def _require_samples(x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64) or x.ndim < 2 or len(x) == 0:
         raise InputError(
-            f"x must be samples (n, …) of float32 or float64, got {checks.in_words(x)}; convert it with torch.as_tensor(x)"
+            f"x must be samples (n, …) of float32 or float64, got {checks.in_words(x)}; convert it with "
+            "torch.as_tensor(x)"
         )
     checks.require_finite("x", x, "leave those samples out")
 

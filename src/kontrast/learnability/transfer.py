@@ -20,7 +20,7 @@ from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
 
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
-    r"""The eigenfunctions of a kernel on M points, (31): $\frac1M \sum_{x'} K(x, x')φ_i(x') = λ_i φ_i(x)$, in float64."""
+    r"""A kernel's eigenfunctions on M points, (31): $\frac1M \sum_{x'} K(x, x')φ_i(x') = λ_i φ_i(x)$, in float64."""
 
     eigenvalues: Tensor  # of K/M, descending, (M,); those within rounding of 0 are 0
     functions: Tensor  # (M, M), column i is φ_i at every point, of mean square 1

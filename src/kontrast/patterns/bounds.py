@@ -45,11 +45,8 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
     A bound above C_0²/4 cannot help Theorem 1, as λ_gap ≤ λ_* = Var h(w^T x) ≤ C_0²/4 because 0 ≤ h ≤ C_0. For x
     uniform in a ball vol·r = 1, and the corrected bound is C_0²/π in every dimension: it certifies nothing.
 
-    Args:
-        radius: C_0, the largest ‖x‖.
-        density_at_plane: r(w, α) = Σ_l z_l² max p̃_l(x; α) over the plane w^T x = 0; max p for uniform α.
-        d: the dimension of x.
-        form: "printed", "corrected" or "sharp".
+    `radius` is C_0, the largest ‖x‖, and d the dimension of x. `density_at_plane` is r(w, α) = Σ_l z_l² max p̃_l(x; α)
+    over the plane w^T x = 0, for uniform α max p.
     """
     checks.require_choice("form", form, ("printed", "corrected", "sharp"))
     checks.require_positive(radius=radius)
@@ -178,12 +175,8 @@ def estimate_constants(
     only, as w(t) and w(t+1) both lie there. For samples A(w) jumps where a gate opens, so L grows as pairs come
     closer: it is finite only for a population with a density.
 
-    Args:
-        matrix: w (d,) → A(w) (d, d), symmetric.
-        start: the centre of the ball (d,); only its direction matters.
-        radius: the radius of the ball, as a chord; beyond 2 it is the whole sphere.
-        n_points: how many points to draw; each has a near neighbour as well.
-        generator: draws the points.
+    `matrix`, w (d,) → A(w) (d, d), is symmetric. Of `start` only the direction matters. `radius` is a chord; beyond 2
+    the ball is the whole sphere. Each of the `n_points` drawn has a near neighbour as well.
     """
     w = _unit_start(matrix, start)
     checks.require_positive(radius=radius)
@@ -231,11 +224,8 @@ def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator:
     promise = guarantee(positive_definite(covariance.matrix), w, generator=torch.Generator().manual_seed(0))
     ```
 
-    Args:
-        matrix: w (d,) → A(w) (d, d), symmetric and without negative eigenvalues; see `positive_definite`.
-        start: w(0) (d,); only its direction matters.
-        n_points: how many points to draw in each ball.
-        generator: draws the points.
+    `matrix`, w (d,) → A(w) (d, d), is symmetric without negative eigenvalues; see `positive_definite`. Of `start`,
+    w(0), only the direction matters. `n_points` are drawn in each ball.
     """
     w = _unit_start(matrix, start)
     draws = _Draws.make(w, checks.require_whole("n_points", n_points, least=2), generator)

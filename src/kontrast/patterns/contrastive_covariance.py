@@ -168,9 +168,8 @@ def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
     $\alpha = \varphi\varphi^\top$ and no views it **is** C_α[a] at any number of samples. Many samples are needed only
     for their distribution to become the population's and, with views, for $\mathbb E[g(x)|x_0]$ to replace g.
 
-    Args:
-        a: (n, d): g of the samples, or with augmentation its conditional means given each sample.
-        features: φ (n, m), none of them negative, of the samples before augmentation.
+    a (n, d) are g of the samples, or with augmentation its conditional means given each sample. `features` are φ
+    (n, m), none of them negative, of the samples before augmentation.
     """
     _require_functions(a, a, None, None)
     _require_features(features, n=len(a))
@@ -197,11 +196,8 @@ def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float
     lists each monomial |κ|!/κ! times, once per order of its factors; here they are merged, with the same sum
     $\sum_l z_l^2 \mathbb V_{\tilde p_l}$. For one output it is (89). At most P[Poisson(‖y‖²/τ) > order] is cut off.
 
-    Args:
-        y: the outputs, (n, z).
-        temperature: τ.
-        order: the highest degree kept; about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8.
-        lower: a lower bound of all outputs; None takes the smallest value of each dimension.
+    An `order` of about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8. `lower` is a lower bound of all outputs y (n, z), by default the
+    smallest value of each dimension.
     """
     _require_functions(y, y, None, None, names=("y", "y"), least=1)
     checks.require_positive(temperature=temperature)

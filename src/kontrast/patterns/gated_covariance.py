@@ -217,8 +217,8 @@ def _require_samples(x: Tensor, positives: Tensor | None) -> None:
     for name, rows in (("x", x), *([] if positives is None else [("positives", positives)])):
         if not _are_rows(rows):
             raise InputError(
-                f"{name} must be dense rows (n, d) of float32 or float64, got {checks.in_words(rows)}; flatten images with "
-                "x.flatten(1), convert arrays with torch.as_tensor(x)"
+                f"{name} must be dense rows (n, d) of float32 or float64, got {checks.in_words(rows)}; flatten images "
+                "with x.flatten(1), convert arrays with torch.as_tensor(x)"
             )
         if not torch.isfinite(rows.norm()):
             raise InputError(f"{name} holds NaN, infinite or huge values; drop these samples, or scale all of them")

@@ -79,6 +79,7 @@ class MixtureCovariance:
         self.means = means.detach().double()
         self.probabilities = probabilities.detach().to(self.means)
         self.noise_std = float(noise_std)
+        self._above, self._below = self.activation.right, -self.activation.left  # the gate on either side of the plane
         self._precision = means.dtype
 
     @classmethod
@@ -220,14 +221,6 @@ class MixtureCovariance:
         tolerance = self._tolerance(w)
         flat = (self._moments(w[None]).z[0].abs() <= tolerance) & (self.means.norm(dim=1) > tolerance)
         return bool((flat & (self.probabilities > 0)).any())
-
-    @property
-    def _above(self) -> float:
-        return self.activation.right
-
-    @property
-    def _below(self) -> float:
-        return -self.activation.left
 
     def _tolerance(self, weights: Tensor) -> float:
         """Tolerance of w^T μ for a unit w; float32 patterns are orthogonal only up to float32's rounding."""
