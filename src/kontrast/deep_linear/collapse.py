@@ -63,12 +63,7 @@ class Collapse:
 
 
 def linear_collapse(
-    C: Tensor,
-    weights: Tensor,
-    *,
-    times: ArrayLike,
-    projector: Tensor | None = None,
-    symmetrize: bool = False,
+    C: Tensor, weights: Tensor, *, times: ArrayLike, projector: Tensor | None = None, symmetrize: bool = False
 ) -> Collapse:
     r"""A linear model u = Θx under Tr(Θ C Θ^T): $\Theta(t) = \Theta_0 e^{-2Ct}$ (paper B, Prop. 1), or u = AΘx.
 
@@ -89,7 +84,9 @@ def linear_collapse(
     speeds, P = torch.ones(len(G), dtype=torch.float64, device=G.device), None
     if projector is not None:
         A = _checked_start(projector, "projector", ("r", len(G))).to(matrix.device)
-        speeds, P = _projector_modes(A)
+        P, s, _ = torch.linalg.svd(A, full_matrices=False)
+        kept = s > max(A.shape) * torch.finfo(torch.float64).eps * s[0]
+        speeds, P = s[kept].square(), P[:, kept]  # the nonzero eigenvalues (r',) of AA^T and their eigenvectors (r, r')
         G = P.mT @ (A @ G)
     modes = G @ Q  # (r, d)
     if not modes.any():
@@ -153,13 +150,6 @@ def _beyond_floats(moments: Tensor, what: str) -> InputError:
         f"times of up to {float(moments[-1]):.3g} × {what}, or the start, are beyond the range of floats; divide the "
         "matrices by the number of anchors, or pass earlier times"
     )
-
-
-def _projector_modes(A: Tensor) -> tuple[Tensor, Tensor]:
-    """The nonzero eigenvalues (r',) of AA^T and their eigenvectors (r, r')."""
-    P, s, _ = torch.linalg.svd(A, full_matrices=False)
-    kept = s > max(A.shape) * torch.finfo(torch.float64).eps * s[0]
-    return s[kept].square(), P[:, kept]
 
 
 def _projected_rate(speeds: Tensor, eigenvalues: Tensor) -> float:

@@ -51,7 +51,7 @@ def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
 
 
 def exact_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
-    """q (T, d, z) at all times, from q(0) (d, z): for one output, or for γ = 0 up to a rotation of the outputs."""
+    """The q (T, d, z) at all times, from q(0) (d, z): for one output, or for γ = 0 up to a rotation of the outputs."""
     one = q0.shape[1] == 1
     return _one_output_solution(law, values, q0[:, 0], times) if one else _oja_solution(law, values, q0, times)
 

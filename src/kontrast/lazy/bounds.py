@@ -215,11 +215,7 @@ def _betas(k: Constants, form: Form) -> tuple[float, float, float]:
         return common * k.c_in * math.sqrt(k.d_out) * k.lipschitz, common * k.c_in * k.d_in * k.lipschitz, 0.0
     common = (4 if form == "corrected" else 2) * k.learning_rate * k.c_l * k.n_pairs / k.delta
     reach = k.d_in * k.c_in if form == "corrected" else min(k.d_in * k.c_in, math.sqrt(k.d_in) * k.c_norm)
-    return (
-        common * k.c_in * math.sqrt(k.d_out) * k.lipschitz,
-        common * reach * k.lipschitz,
-        common * k.value_at_zero,
-    )
+    return (common * k.c_in * math.sqrt(k.d_out) * k.lipschitz, common * reach * k.lipschitz, common * k.value_at_zero)
 
 
 def _log_growth(k: Constants, step: int, form: Form, *, exponential: bool = False) -> tuple[float, Mapping[str, float]]:

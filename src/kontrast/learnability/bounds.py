@@ -245,7 +245,8 @@ def theorem_b3(constants: LinearizationConstants, ball: JacobianBall, *, form: F
     if form == "printed":
         value = _over(3 * drift.value * k.residual, k.smallest)
     else:
-        fast, slow = _contraction(k), 1 - _rate(k, form)
+        slow = 1 - _rate(k, form)
+        fast = max(abs(1 - k.learning_rate * end) for end in (k.smallest_start, k.largest_start))
         value = _times(k.learning_rate * k.residual * _largest_sum(slow, fast), drift.value)
     return Bound(
         "sup ‖f_t − f_t^lin‖",
@@ -366,11 +367,6 @@ def _reach(k: LinearizationConstants, ball: JacobianBall, form: Form) -> float:
     checks.require_choice("form", form, _FORMS)
     steepness, decay = (ball.K, k.smallest) if form == "printed" else (ball.operator_norm, k.smallest_start)
     return _over(3 * steepness * k.residual, decay * math.sqrt(k.width))
-
-
-def _contraction(k: LinearizationConstants) -> float:
-    """‖1 − η_0Θ̂_0‖₂."""
-    return max(abs(1 - k.learning_rate * k.smallest_start), abs(1 - k.learning_rate * k.largest_start))
 
 
 def _largest_sum(a: float, b: float) -> float:

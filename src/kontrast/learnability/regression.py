@@ -105,7 +105,7 @@ def kernel_regression(
         exact_below: The number of samples from which conjugate gradients are used.
         rank: Of the preconditioner; a larger one needs fewer steps.
         tolerance: Of conjugate gradients: the largest relative residual, 1e-10 for float64 and 1e-5 for float32.
-        max_steps: Of conjugate gradients.
+        max_steps: Of conjugate gradients; if they do not reach the tolerance, a `ConvergenceError` says so.
         generator: Draws the preconditioner's random vectors; seed 0 if not given.
     """
     _require_samples(x)
@@ -115,7 +115,8 @@ def kernel_regression(
     rank, max_steps = checks.require_whole("rank", rank), checks.require_whole("max_steps", max_steps)
     if tolerance is not None:
         checks.require_positive(tolerance=tolerance)
-    k = _as_kernel(kernel)
+    checks.require_callable("kernel", kernel, "pass a Kernel or a function k(x, y)")
+    k = cast("Kernel", kernel) if hasattr(kernel, "diagonal") else _PlainKernel(kernel)
     K = _checked_kernel(tiled(k, x), len(x), len(x))
     options = {"ridge": ridge, "tolerance": tolerance, "max_steps": max_steps}
     if len(x) < exact_below:
@@ -138,11 +139,6 @@ class _PlainKernel:
 
     def diagonal(self, x: Tensor) -> Tensor:
         return torch.cat([self(part).diagonal() for part in torch.split(x, DIAGONAL_ROWS)])
-
-
-def _as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
-    checks.require_callable("kernel", kernel, "pass a Kernel or a function k(x, y)")
-    return cast("Kernel", kernel) if hasattr(kernel, "diagonal") else _PlainKernel(kernel)
 
 
 def _require_samples(x: Tensor) -> None:

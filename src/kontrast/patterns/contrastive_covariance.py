@@ -94,7 +94,9 @@ def pair_laplacian(
         progress: show a bar while blocks are computed.
     """
     if outputs is not None:
-        _require_outputs(outputs)
+        checks.require_floating("outputs", outputs)
+        checks.require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
+        _require_pairs("outputs", outputs)
     if isinstance(importance, PairLaplacian):
         return importance
     if isinstance(importance, ImportanceWeights):
@@ -107,7 +109,9 @@ def pair_laplacian(
     if outputs is None:
         raise InputError(f"{rule} computes α from outputs, and none were given; pass outputs, one row per sample")
     if isinstance(rule, UniformImportance):
-        return _uniform(outputs)
+        n = len(outputs)
+        degrees = outputs.new_full((n,), n - 1.0)
+        return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
     block = rows_that_fit(
         COPIES * len(outputs) * outputs.element_size(),
         len(outputs),
@@ -199,7 +203,7 @@ def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float
     An `order` of about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8. `lower` is a lower bound of all outputs y (n, z), by default the
     smallest value of each dimension.
     """
-    _require_functions(y, y, None, None, names=("y", "y"), least=1)
+    checks.require_matrix("y", y, ("n", "z"), "pass one row per sample")
     checks.require_positive(temperature=temperature)
     degrees = _multi_indices(y.shape[1], checks.require_whole("order", order, least=0)).to(y)
     bound = y.detach().min(0).values
@@ -232,12 +236,6 @@ def _multi_indices(z: int, order: int) -> Tensor:
         for chosen in combinations_with_replacement(range(z), k)
     ]
     return torch.tensor(powers, dtype=torch.float64)
-
-
-def _uniform(outputs: Tensor) -> PairLaplacian:
-    n = len(outputs)
-    degrees = outputs.new_full((n,), n - 1.0)
-    return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
 
 
 def _of_weights(weights: ImportanceWeights) -> PairLaplacian:
@@ -305,26 +303,11 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
     return PairLaplacian(degrees, torch.cat(pull), times)
 
 
-def _require_outputs(outputs: Tensor) -> None:
-    checks.require_floating("outputs", outputs)
-    checks.require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
-    if len(outputs) < 2:
-        raise InputError("outputs needs at least 2 samples, got 1; with one there are no pairs")
-
-
-def _require_functions(
-    a: Tensor,
-    b: Tensor,
-    positives: Tensor | None,
-    positives_b: Tensor | None,
-    *,
-    names: tuple[str, str] = ("a", "b"),
-    least: int = 2,
-) -> None:
+def _require_functions(a: Tensor, b: Tensor, positives: Tensor | None, positives_b: Tensor | None) -> None:
     """Refuse all but finite rows of one length, number type and device, with views of both or of neither."""
     for name, rows, shape in (
-        (names[0], a, ("n", "d")),
-        (names[1], None if b is a else b, ("n", "d")),
+        ("a", a, ("n", "d")),
+        ("b", None if b is a else b, ("n", "d")),
         ("positives", positives, getattr(a, "shape", ())),
         ("positives_b", None if positives_b is positives else positives_b, getattr(b, "shape", ())),
     ):
@@ -332,20 +315,23 @@ def _require_functions(
             continue
         checks.require_floating(name, rows)
         checks.require_shape(name, rows, shape, "pass one row per sample")
-        checks.require_alike(**{names[0]: a, name: rows})
-        checks.require_same_length(**{names[0]: a, name: rows})
+        checks.require_alike(**{"a": a, name: rows})
+        checks.require_same_length(**{"a": a, name: rows})
         checks.require_finite(name, rows.detach(), "drop these samples")
     if (positives is None) != (positives_b is None):
         raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
-    if len(a) < least:
-        raise InputError(f"{names[0]} needs at least {least} samples, got {len(a)}; with one there are no pairs")
+    _require_pairs("a", a)
+
+
+def _require_pairs(name: str, rows: Tensor) -> None:
+    if len(rows) < 2:
+        raise InputError(f"{name} needs at least 2 samples, got {len(rows)}; with one there are no pairs")
 
 
 def _require_features(features: Tensor, *, n: int | None = None) -> None:
     checks.require_floating("features", features)
     checks.require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
-    if len(features) < 2:
-        raise InputError("features needs at least 2 samples, got 1; with one there are no pairs")
+    _require_pairs("features", features)
     if not torch.isfinite(features).all() or bool((features < 0).any()):
         raise InputError(
             f"features must be finite and not negative (paper C, Def. 1), got {float(features.min()):.3g} as the "

@@ -241,33 +241,30 @@ ImportanceLike = str | Tensor | ImportanceRule | ImportanceFunction
 """The forms of α that `importance_from` takes."""
 
 
-def importance_from(
-    importance: ImportanceLike, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 1.0
-) -> ImportanceRule:
-    """The rule for a name ("uniform", "gaussian", "info_nce", "triplet", "spectral"), a matrix or a function.
+RULES: dict[str, ImportanceRule] = {
+    "uniform": UniformImportance(),
+    "gaussian": GaussianImportance(),
+    "info_nce": InfoNCEImportance(),
+    "triplet": TripletImportance(),
+    "spectral": SpectralImportance(),
+}
 
-    Only gaussian and info_nce use `temperature`, only info_nce `epsilon`, and only triplet `margin`.
-    """
+
+def importance_from(importance: ImportanceLike) -> ImportanceRule:
+    """The rule for a name of `RULES` (with its default temperature or margin), a matrix or a function."""
     if isinstance(importance, ImportanceRule):
         return importance
     if isinstance(importance, type):
         raise InputError(f"importance is the class {importance.__name__}; make an instance, {importance.__name__}(…)")
     if isinstance(importance, Tensor) or callable(importance):
         return GivenImportance(importance)
-    rules: dict[str, Callable[[], ImportanceRule]] = {
-        "uniform": UniformImportance,
-        "gaussian": lambda: GaussianImportance(temperature),
-        "info_nce": lambda: InfoNCEImportance(temperature, epsilon),
-        "triplet": lambda: TripletImportance(margin),
-        "spectral": SpectralImportance,
-    }
     if not isinstance(importance, str):
         raise InputError(
-            f"importance must be a name ({', '.join(rules)}), a rule, a tensor (n, n) or a function, got "
+            f"importance must be a name ({', '.join(RULES)}), a rule, a tensor (n, n) or a function, got "
             f"{checks.in_words(importance)}; use torch.as_tensor for an array"
         )
-    checks.require_choice("importance", importance, rules)
-    return rules[importance]()
+    checks.require_choice("importance", importance, RULES)
+    return RULES[importance]
 
 
 _VALUES: dict[torch.layout, Callable[[Tensor], Tensor]] = {
