@@ -103,6 +103,7 @@ def test_relu_fails_assumption_5_and_has_no_finite_bound() -> None:
 
 
 @given(seed=integers(0, 2**16), activation=sampled_from(["tanh", "gelu"]), radius=floats(0.01, 2))
+@settings(max_examples=12)
 def test_lemma8_holds_on_the_chord_for_smooth_nets(seed: int, activation: str, radius: float) -> None:
     model, x = net(4, 12, activation=activation, seed=seed), randn(3, 4, seed=seed)
     step = {name: randn(*p.shape, seed=seed + 1) for name, p in parameters_of(model).items()}
@@ -184,7 +185,7 @@ def test_lemma11_forgets_the_value_at_zero() -> None:
     delta=sampled_from([0.01, 0.3, 3.0]),
     rate=sampled_from([0.1, 5.0]),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_lemmas_11_12_and_13_hold_with_the_learning_rate(
     seed: int, activation: str, width: int, link: Link, delta: float, rate: float
 ) -> None:
