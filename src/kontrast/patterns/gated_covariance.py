@@ -206,11 +206,8 @@ class BatchNormalized:
 
 def _is_rule(importance: object) -> bool:
     """Whether α depends on outputs; uniform α does not."""
-    if isinstance(importance, Tensor | PairLaplacian | ImportanceWeights):
-        return False
-    return not isinstance(importance, UniformImportance) and not (
-        isinstance(importance, str) and importance == "uniform"
-    )
+    named = isinstance(importance, str) and importance == "uniform"
+    return not named and not isinstance(importance, Tensor | PairLaplacian | ImportanceWeights | UniformImportance)
 
 
 def _require_samples(x: Tensor, positives: Tensor | None) -> None:

@@ -129,15 +129,8 @@ def one_layer_flow(
 
     Time is learning rate × steps for $J = \frac12 C_\alpha[h(w^\top x)]$ and an activation of degree 1; for degree p
     the gradient is p times this field. Where gates chatter the steps become tiny; once `max_steps` of them would not
-    be enough, the flow stops there and says so.
-
-    Args:
-        field: the A(w)w of some data.
-        starts: (k, d), rows of any length except 0.
-        times: increasing, from 0 on.
-        tolerance: relative, and also absolute as rows have norm 1; at least 100 roundings of the number type.
-        max_steps: the most steps of the integration; it stops early if, at the pace of the last thousand, they would
-            not suffice.
+    be enough at the pace of the last thousand, the flow stops there and says so. `times` increase from 0 on. The
+    tolerance is relative, and also absolute as rows have norm 1; at least 100 roundings of the number type.
     """
     _require_field(field)
     w = _unit_rows(starts)

@@ -50,11 +50,9 @@ class MixtureCovariance:
 
     Computed in float64; results have the number type of the weights. A(w) depends on the direction of w only.
 
-    Args:
-        means: μ_s as rows (s, d).
-        probabilities: p_s, (s,), summing to 1.
-        noise_std: σ, at least 0. At 0 it is the discrete model itself; gates then open above 1e-9 of the largest mean.
-        activation: of degree 1: "relu", "leaky_relu", "leaky_relu:0.2", "linear", a module or a function.
+    `means` are μ_s as rows (s, d), `probabilities` p_s (s,). At σ = `noise_std` = 0 it is the discrete model itself, and
+    gates open above 1e-9 of the largest mean. The activation is of degree 1: "relu", "leaky_relu:0.2", "linear", a
+    module or a function.
     """
 
     coupled = False  # each weight's field is its own
