@@ -50,8 +50,8 @@ class MixtureCovariance:
 
     Computed in float64; results have the number type of the weights. A(w) depends on the direction of w only.
 
-    `means` are μ_s as rows (s, d), `probabilities` p_s (s,). At σ = `noise_std` = 0 it is the discrete model itself, and
-    gates open above 1e-9 of the largest mean. The activation is of degree 1: "relu", "leaky_relu:0.2", "linear", a
+    `means` are μ_s as rows (s, d), `probabilities` p_s (s,). With σ = `noise_std` = 0 it is the discrete model itself,
+    and gates open above 1e-9 of the largest mean. The activation is of degree 1: "relu", "leaky_relu:0.2", "linear", a
     module or a function.
     """
 
