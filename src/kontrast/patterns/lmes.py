@@ -167,13 +167,8 @@ def find_lmes(
         generator: draws the starts; needed unless they are given.
         progress: show bars for the iteration and for settling, or a function of the work done and the work in all.
     """
-    options = {
-        "importance": importance,
-        "importance_of": importance_of,
-        "activation": activation,
-        "gate_tolerance": gate_tolerance,
-    }
-    field = _as_field(x, positives, options)
+    options = {"importance": importance, "importance_of": importance_of, "activation": activation}
+    field = _as_field(x, positives, {**options, "gate_tolerance": gate_tolerance})
     checks.require_positive(distinct=distinct)
     if tolerance is None:
         tolerance = 1e-10 if field.points.dtype == torch.float64 else 1e-5
