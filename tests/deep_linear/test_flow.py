@@ -369,7 +369,7 @@ def test_singular_values_stay_below_one_and_the_loss_never_rises(
     assert (flowed.losses.diff() <= 1e-9).all()
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
     seed=integers(0, 2**16),
     z=integers(1, 3),
@@ -516,7 +516,7 @@ def test_trained_networks_follow_their_flow_at_first_order(flow: str, depth: int
 def test_trained_networks_are_close_to_their_flow_alone(flow: str) -> None:
     net, C = linear_net(depth=2), matrix(spectrum(6, "mixed", 4), 4)
     own = training_error(net, C, 0.01, flow)
-    assert training_error(net, C, 2e-3, flow) <= 4e-3
+    assert training_error(net, C, 4e-3, flow) <= 8e-3
     for other in set(FLOWS) - {flow}:
         start = net(torch.eye(6, dtype=torch.float64))
         apart = [deep_linear_flow(C, start, times=[0.5], flow=f, depth=2, method="dop853").q for f in (flow, other)]
@@ -647,7 +647,7 @@ def test_bad_methods_are_refused(options: dict[str, object], message: str) -> No
     [
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0"),
         ({"n_steps": -1}, "n_steps must be a whole number of at least 0, got -1"),
-        ({"record_at": [3]}, "record_at must be a whole number of at most 2, got 3"),
+        ({"record_at": [3]}, "record_at must be a whole number of at least 0 and at most 2, got 3"),
         ({"tolerance": -1.0}, "tolerance must be a number of 0 or more, got -1"),
         ({"tolerance": math.nan}, "tolerance must be a number of 0 or more, got nan"),
     ],

@@ -185,7 +185,7 @@ def test_lemma11_forgets_the_value_at_zero() -> None:
     delta=sampled_from([0.01, 0.3, 3.0]),
     rate=sampled_from([0.1, 5.0]),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_lemmas_11_12_and_13_hold_with_the_learning_rate(
     seed: int, activation: str, width: int, link: Link, delta: float, rate: float
 ) -> None:

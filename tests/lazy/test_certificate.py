@@ -17,7 +17,7 @@ from kontrast.dynamics import contrastive_problem, gradient_descent
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk
 from kontrast.lazy import lemma8, ntk_certificate
-from kontrast.lazy.certificate import _Rule, clenshaw_curtis_points
+from kontrast.lazy.certificate import _Chord, _integrals, clenshaw_curtis_points
 from kontrast.losses import ContrastiveLoss, Cosine, Linear
 from kontrast.nets import MLP, parameters_of, pure_function, two_layer_hessian_norm
 from tests.cases import DTYPES, TOLERANCE, generator, randn
@@ -59,7 +59,7 @@ def smooth_module(seed: int = 0) -> nn.Module:
     order=sampled_from([1, 2]),
     dtype=sampled_from(DTYPES),
 )
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_never_below_the_truth_anywhere_on_the_chord(
     seed: int, depth: int, activation: str, radius: float, order: int, dtype: torch.dtype
 ) -> None:
@@ -79,7 +79,7 @@ def test_never_below_the_truth_anywhere_on_the_chord(
 
 
 @given(seed=integers(0, 2**16), radius=floats(0.01, 1))
-@settings(max_examples=4)
+@settings(max_examples=2)
 def test_a_convolutional_net_is_certified(seed: int, radius: float) -> None:
     model, x = smooth_module(seed), randn(2, 1, 6, 6, seed=seed)
     start = parameters_of(model)
@@ -119,8 +119,6 @@ def dense(
 @pytest.mark.parametrize("layered", [True, False], ids=["layer by layer", "by gradients"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_derivatives_agree_with_dense_ones(layered: bool, depth: int) -> None:
-    from kontrast.lazy.certificate import _Chord
-
     model, x = net(depth=depth, width=3), randn(2, 4, seed=3)
     start = parameters_of(model)
     end = shifted(start, 1.0, 5)
@@ -135,8 +133,12 @@ def test_both_orders_are_their_integrals() -> None:
     model, x = net(width=3), randn(2, 4, seed=3)
     start = parameters_of(model)
     end = shifted(start, 0.5, 5)
-    grid = torch.linspace(0, 1, 41, dtype=torch.float64)
-    derivatives = [dense(model, start, end, x, float(s)) for s in grid]
+    step = {name: end[name] - p for name, p in start.items()}
+    chord = _Chord(pure_function(model), start, step, x, 2, None, model)  # its derivatives agree with dense ones
+    grid = torch.linspace(0, 1, 31, dtype=torch.float64)
+    with torch.no_grad():
+        derivatives = [chord.kernels(float(s)) for s in grid]
+    bounds = []
     for order in (1, 2):
         weight = torch.ones_like(grid) if order == 1 else 1 - grid
         integrand = torch.stack([w * d[order].abs() for w, d in zip(weight, derivatives, strict=True)])
@@ -144,13 +146,13 @@ def test_both_orders_are_their_integrals() -> None:
         found = ntk_certificate(model, start, end, x, order=order, nodes=17)
         bound = (found.bound - found.quadrature_error).permute(0, 2, 1, 3).reshape(4, 4)
         torch.testing.assert_close(bound, expected, rtol=2e-3, atol=1e-6)
-    first, second = (ntk_certificate(model, start, end, x, order=order, nodes=17) for order in (1, 2))
-    assert (first.bound <= second.bound * (1 + 1e-6)).all()
+        bounds.append(found.bound)
+    assert (bounds[0] <= bounds[1] * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_blocks_and_layers_change_nothing(order: int) -> None:
-    model, x = net(depth=2), randn(5, 4)
+    model, x = net(depth=2), randn(3, 4)
     start = parameters_of(model)
     end = shifted(start, 1.0, 2)
     whole = ntk_certificate(model, start, end, x, order=order)
@@ -167,10 +169,10 @@ def test_blocks_and_layers_change_nothing(order: int) -> None:
 
 def test_the_rule_integrates_absolute_values_of_polynomials() -> None:
     s = clenshaw_curtis_points(5)
-    total, gap = _Rule.on(5).integrate((s**4)[:, None], weight=lambda s: 1 - s)
+    total, gap = _integrals((s**4)[:, None], weight=lambda s: 1 - s)
     assert float(total) == pytest.approx(1 / 30, rel=1e-12)  # ∫(1 − s)s⁴
     assert float(gap) > 1e-3  # the three-point interpolant is no quartic
-    total, gap = _Rule.on(5).integrate((s - 0.3)[:, None], weight=lambda s: 1.0)
+    total, gap = _integrals((s - 0.3)[:, None], weight=lambda s: 1.0)
     assert float(total) == pytest.approx((0.3**2 + 0.7**2) / 2, rel=1e-3)
     assert float(gap) < 1e-14
 
@@ -225,7 +227,7 @@ def test_trained_nets_are_certified_far_below_lemma8(depth: int) -> None:
     model = MLP(64, 256, 10, depth=depth, activation="tanh", generator=draw, dtype=torch.float64)
     start = parameters_of(model)
     loss = contrastive_problem(pairs, ContrastiveLoss(Cosine(), Linear()))
-    end = gradient_descent(pure_function(model), start, loss, learning_rate=0.1, n_steps=100).final_parameters
+    end = gradient_descent(pure_function(model), start, loss, learning_rate=0.1, n_steps=60).final_parameters
     probes = pairs.rows[:6]
     found = ntk_certificate(model, start, end, probes)
     assert found.holds
@@ -304,7 +306,7 @@ def test_a_subclass_with_its_own_forward_is_not_taken_for_an_mlp() -> None:
     torch.testing.assert_close(found.change, kernel(end) - kernel(start))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_large_moves_are_resolved_or_said_not_to_be(seed: int) -> None:
     """The bound holds all along the chord, or the certificate says that its quadrature is not resolved."""
     net = MLP(3, 16, 2, depth=3, activation="tanh", generator=generator(seed), dtype=torch.float64)
@@ -313,7 +315,7 @@ def test_large_moves_are_resolved_or_said_not_to_be(seed: int) -> None:
     x = randn(3, 3, seed=seed)
     found = ntk_certificate(net, start, end, x)
     K0 = empirical_ntk(net, x)
-    for s in torch.linspace(0.04, 1, 25).tolist():
+    for s in torch.linspace(0.08, 1, 13).tolist():
         at = {name: p + s * (end[name] - p) for name, p in start.items()}
         within = bool(((empirical_ntk(net, x, parameters=at) - K0).abs() <= found.bound).all())
         assert within or not found.valid

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 from torch import Tensor
 
@@ -33,6 +33,7 @@ def pair_matrix(V: Tensor, pairs: Pairs, delta: float, activation: str) -> Tenso
     return total / pairs.n_anchors
 
 
+@settings(max_examples=18)
 @given(
     seed=integers(0, 2**16),
     activation=sampled_from(["tanh", "relu", "sigmoid"]),

@@ -86,7 +86,7 @@ def test_a_network_follows_below_the_stable_rate_catapults_above_and_diverges_be
 
     def gap(share: float) -> object:
         problem = regression_problem(x, targets)
-        return linearization_gap(net, problem, learning_rate=share * stable, n_steps=600)
+        return linearization_gap(net, problem, learning_rate=share * stable, n_steps=300)
 
     below, above, beyond = gap(0.9), gap(1.5), gap(4.0)
     assert below.linear_loss[-1] < below.linear_loss[0]

@@ -29,10 +29,10 @@ def kernel(seed: int, size: int = M) -> torch.Tensor:
 def test_drawn_training_sets_average_to_all_of_them(seed: int, n: int, ridge: float) -> None:
     K, f = kernel(seed, 7), randn(7, seed=seed)
     share, error = reference.over_all_training_sets(K, f, n, ridge)
-    found = measure_learning(K, f, n, n_draws=600, generator=generator(seed), ridge=ridge)
-    assert found.learnability.shape == (600,)
+    found = measure_learning(K, f, n, n_draws=300, generator=generator(seed), ridge=ridge)
+    assert found.learnability.shape == (300,)
     for drawn, exact in ((found.learnability, share), (found.test_error, error)):
-        assert float(drawn.mean()) == pytest.approx(float(exact), abs=5 * float(drawn.std()) / math.sqrt(600) + 1e-12)
+        assert float(drawn.mean()) == pytest.approx(float(exact), abs=5 * float(drawn.std()) / math.sqrt(300) + 1e-12)
 
 
 @given(seed=seeds, n=integers(0, M), ridge=floats(0, 1))

@@ -34,7 +34,7 @@ def close(ours: Tensor, expected: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("exact_below", [EXACT, ITERATIVE])
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     seed=integers(0, 2**10),
     n=integers(2, 15),

@@ -183,9 +183,9 @@ def test_a_given_matrix_is_taken_as_it_is_its_diagonal_too() -> None:
 
 def test_importance_from_names() -> None:
     assert importance_from("uniform") == UniformImportance()
-    assert importance_from("gaussian", temperature=0.3) == GaussianImportance(0.3)
-    assert importance_from("info_nce", temperature=0.3, epsilon=1.0) == InfoNCEImportance(0.3, 1.0)
-    assert importance_from("triplet", margin=0.2) == TripletImportance(0.2)
+    assert importance_from("gaussian") == GaussianImportance(1.0)
+    assert importance_from("info_nce") == InfoNCEImportance(1.0, 0.0)
+    assert importance_from("triplet") == TripletImportance(1.0)
     assert importance_from("spectral") == SpectralImportance()
     rule = TripletImportance(3.0)
     assert importance_from(rule) is rule

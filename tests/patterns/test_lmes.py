@@ -98,7 +98,7 @@ def test_a_linear_network_finds_one_direction_where_relu_finds_all() -> None:
     assert float(found.basins[0]) == 1
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(seed=SEEDS, dense=booleans(), leaky=booleans(), views=booleans())
 def test_what_chatters_is_settled_to_rounding_at_a_strict_maximum(
     seed: int, dense: bool, leaky: bool, views: bool
@@ -223,7 +223,7 @@ def test_views_can_make_a_locally_maximal_eigenvector_unstable(spread: float, n:
     assert not found.stable.any()
     assert not found.certified.any()
     field = GatedCovariance(x, positives)
-    left = power_iteration(field, perturbed(pattern[0], 0.05, n=4), shift=20.0, max_steps=3000)
+    left = power_iteration(field, perturbed(pattern[0], 0.05, n=4), shift=20.0, max_steps=1500)
     assert (left.weights[:, 1].abs() > 0.05).all()
     assert (field.energy(left.weights) > (1 + 1e-4) * field.energy(pattern)).all()
     without = find_lmes(x, starts=pattern)
@@ -326,7 +326,7 @@ def test_one_dimension_and_samples_that_come_twice() -> None:
     assert torch.equal(twice.edges, 2 * once.edges)
 
 
-@pytest.mark.parametrize("seed", [3, 6, 7])
+@pytest.mark.parametrize("seed", [3, 6])
 def test_samples_of_one_direction_share_their_edge(seed: int) -> None:
     y = CATEGORICAL.sample(60, noise_std=0.1, generator=generator(seed))
     found = find_lmes(torch.cat([y, 3 * y, 0.7 * y]), n_starts=5, generator=generator(1))

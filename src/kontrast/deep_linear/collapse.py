@@ -63,12 +63,7 @@ class Collapse:
 
 
 def linear_collapse(
-    C: Tensor,
-    weights: Tensor,
-    *,
-    times: ArrayLike,
-    projector: Tensor | None = None,
-    symmetrize: bool = False,
+    C: Tensor, weights: Tensor, *, times: ArrayLike, projector: Tensor | None = None, symmetrize: bool = False
 ) -> Collapse:
     r"""A linear model u = Θx under Tr(Θ C Θ^T): $\Theta(t) = \Theta_0 e^{-2Ct}$ (paper B, Prop. 1), or u = AΘx.
 
@@ -79,12 +74,8 @@ def linear_collapse(
     $2 \max_i(-2 a_i \lambda_1) - \max_{i \ne k} -2(a_i \lambda_1 + a_k \lambda_2)$ over the nonzero a, which for
     a = 1 is 2(λ₂ − λ₁).
 
-    Args:
-        C: the symmetric `data_matrix`, (d, d).
-        weights: Θ₀, (z, d).
-        times: not negative, increasing.
-        projector: A, (r, z).
-        symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
+    C (d, d) is the symmetric `data_matrix`; one that is not symmetric is refused unless `symmetrize` takes
+    (C + C^T)/2. `weights` are Θ₀ (z, d), `projector` is A (r, z).
     """
     matrix = as_symmetric(C, "C", symmetrize=symmetrize)
     moments = torch.from_numpy(increasing_times(times)).to(matrix.device)
@@ -93,7 +84,9 @@ def linear_collapse(
     speeds, P = torch.ones(len(G), dtype=torch.float64, device=G.device), None
     if projector is not None:
         A = _checked_start(projector, "projector", ("r", len(G))).to(matrix.device)
-        speeds, P = _projector_modes(A)
+        P, s, _ = torch.linalg.svd(A, full_matrices=False)
+        kept = s > max(A.shape) * torch.finfo(torch.float64).eps * s[0]
+        speeds, P = s[kept].square(), P[:, kept]  # the nonzero eigenvalues (r',) of AA^T and their eigenvectors (r, r')
         G = P.mT @ (A @ G)
     modes = G @ Q  # (r, d)
     if not modes.any():
@@ -115,12 +108,7 @@ def kernel_collapse(K: Tensor, S: Tensor, outputs: Tensor, *, times: ArrayLike) 
     and U₀: outputs that die out altogether (no β < 0) are not followed below that.
 
     `eigenvalues` are β, and a 0 for each direction outside the range of K if U₀ has a part there, which never moves.
-
-    Args:
-        K: the kernel, (m, m), symmetric and positive semi-definite.
-        S: `pair_weights`, (m, m), symmetric, dense or sparse.
-        outputs: U₀, (m, z).
-        times: not negative, increasing.
+    K (m, m) is symmetric and positive semi-definite, S the `pair_weights` (m, m), dense or sparse, `outputs` U₀ (m, z).
     """
     kernel, weights = _symmetric(K, "K"), _symmetric(S, "S")
     moments = torch.from_numpy(increasing_times(times)).to(K.device)
@@ -162,13 +150,6 @@ def _beyond_floats(moments: Tensor, what: str) -> InputError:
         f"times of up to {float(moments[-1]):.3g} × {what}, or the start, are beyond the range of floats; divide the "
         "matrices by the number of anchors, or pass earlier times"
     )
-
-
-def _projector_modes(A: Tensor) -> tuple[Tensor, Tensor]:
-    """The nonzero eigenvalues (r',) of AA^T and their eigenvectors (r, r')."""
-    P, s, _ = torch.linalg.svd(A, full_matrices=False)
-    kept = s > max(A.shape) * torch.finfo(torch.float64).eps * s[0]
-    return s[kept].square(), P[:, kept]
 
 
 def _projected_rate(speeds: Tensor, eigenvalues: Tensor) -> float:

@@ -58,13 +58,8 @@ def constrained_optimum(
       the rest; the d + z − p ≤ h dimensions of the weights returned allow that.
     - "frobenius" (Prop. 2): L under ‖W₁‖_F ≤ c₁, ‖W₂‖_F ≤ c₂ reaches c₁²c₂²λ₁, or 0 if λ₁ ≥ 0, with rank one.
 
-    Args:
-        C: the symmetric data matrix, (d, d).
-        n_outputs: z, from 1 to d.
-        width: h; for "orthonormal" at least d.
-        constraint: which of the problems.
-        bounds: c₁ and c₂ of "operator" and "frobenius".
-        symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
+    C (d, d) is the data matrix; one that is not symmetric is refused unless `symmetrize` takes (C + C^T)/2. z is
+    `n_outputs`, from 1 to d, and h is `width`, at least d for "orthonormal". `bounds` are c₁ and c₂.
     """
     z, h = require_whole("n_outputs", n_outputs), require_whole("width", width)
     matrix = _checked(C, z, h, constraint, bounds, symmetrize)
@@ -122,18 +117,8 @@ def constrained_descent(
 
     The inputs are the eigenvectors of C, λ ascending, so the outputs are q (d, z) and the loss is $\sum_i \lambda_i
     \lVert q_i \rVert^2$. Parameters are "W1" and "W2", or "W"; they and the outputs are kept at the steps recorded.
-
-    Args:
-        C: the symmetric data matrix, (d, d).
-        n_outputs: z, from 1 to d.
-        width: h; for "orthonormal" at least d.
-        constraint: which of the problems, as in `constrained_optimum`.
-        learning_rate: η; the loss has curvatures up to twice the largest |λ|.
-        n_steps: the number of steps.
-        generator: draws the start.
-        bounds: c₁ and c₂ of "operator" and "frobenius".
-        record_at: the steps to record (default: the first and the last).
-        symmetrize: take (C + C^T)/2; without it a matrix that is not symmetric is refused.
+    The loss has curvatures up to twice the largest |λ|, which limits η. `generator` draws the start; the other
+    arguments are those of `constrained_optimum` and of `gradient_descent`.
     """
     n_outputs, width = require_whole("n_outputs", n_outputs), require_whole("width", width)
     matrix = _checked(C, n_outputs, width, constraint, bounds, symmetrize)

@@ -13,15 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    features_not_finite,
-    in_words,
-    require_callable,
-    require_floating,
-    require_shape,
-    require_type,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.data import Pairs, pair_matrix
 from kontrast.errors import InputError
 
@@ -43,18 +35,15 @@ def data_matrix(
         symmetric: C = (C̃ + C̃^T)/2, which has the same trace; False keeps C̃.
         batch_size: anchors at a time, so that at most three such blocks of features are held. Each block of anchors
             then computes its partners' features again, and all of them if negatives are shared and weighted. None
-            computes the features of the pool once and holds them.
-
-    Returns:
-        (d, d) in the features' number type; blocks are added up in float64.
+            computes the features of the pool once and holds them. Blocks are added up in float64.
     """
     _require_pairs(pairs)
     if features is not None:
-        require_callable("features", features, "pass a function from points to rows, or None")
+        checks.require_callable("features", features, "pass a function from points to rows, or None")
     if pairs.n_anchors == 0:
         raise InputError("there are no anchors, so there is nothing to sum over; pass at least 1")
-    require_floating("pairs.x", pairs.x, "use pairs.to(dtype=torch.float64)")
-    size = BLOCK if batch_size is None else require_whole("batch_size", batch_size)
+    checks.require_floating("pairs.x", pairs.x, "use pairs.to(dtype=torch.float64)")
+    size = BLOCK if batch_size is None else checks.require_whole("batch_size", batch_size)
     look_up = _features_of(pairs, features, hold=batch_size is None)
     with torch.no_grad():
         common = _shared_sum(pairs, look_up, size)
@@ -66,7 +55,7 @@ def data_matrix(
             product = product + (anchors.mT @ partners).double()
     assert isinstance(product, Tensor)
     if not torch.isfinite(product).all():
-        raise features_not_finite()
+        raise checks.features_not_finite()
     return ((product + product.mT) / 2 if symmetric else product).to(anchors.dtype)
 
 
@@ -91,16 +80,18 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
         view_mean: m, from samples (N, d) to the means of their views; None is the identity (x⁺ = x + noise).
         contrastive: False drops the negatives, (12): $-\mathrm{sym}\sum_i x_i m(x_i)^\top$.
     """
-    require_floating("x", x)
-    require_shape("x", x, ("N", "d"), "pass one row per sample")
+    checks.require_floating("x", x)
+    checks.require_shape("x", x, ("N", "d"), "pass one row per sample")
     if contrastive and len(x) < 2:
         raise InputError("x must have at least 2 rows, got 1: a negative is another sample")
     if view_mean is not None:
-        require_callable("view_mean", view_mean, "pass a function from samples (N, d) to the means of their views")
+        checks.require_callable(
+            "view_mean", view_mean, "pass a function from samples (N, d) to the means of their views"
+        )
     rows = x.detach().double()
     means = x if view_mean is None else view_mean(x)
-    require_floating("view_mean(x)", means)
-    require_shape("view_mean(x)", means, x.shape)
+    checks.require_floating("view_mean(x)", means)
+    checks.require_shape("view_mean(x)", means, x.shape)
     mean = means.detach().double()
     if contrastive:
         centered = rows - rows.mean(0)
@@ -113,7 +104,7 @@ def expected_data_matrix(x: Tensor, *, view_mean: Features | None = None, contra
 
 
 def _require_pairs(pairs: Pairs) -> None:
-    require_type("pairs", pairs, Pairs, "make them with kontrast.data.make_pairs")
+    checks.require_type("pairs", pairs, Pairs, "make them with kontrast.data.make_pairs")
 
 
 def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Features:
@@ -124,7 +115,7 @@ def _features_of(pairs: Pairs, features: Features | None, *, hold: bool) -> Feat
         if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.shape[:-1] != (len(points),):
             raise InputError(
                 f"features must return floating-point rows ({len(points)}, d) for {len(points)} points, got "
-                f"{in_words(rows)}"
+                f"{checks.in_words(rows)}"
             )
         return rows
 

@@ -29,25 +29,8 @@ from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    increasing_times,
-    require_choice,
-    require_finite,
-    require_positive,
-    require_type,
-    require_whole,
-)
-from kontrast.deep_linear.flow_laws import (
-    Array,
-    Flow,
-    FlowLaw,
-    flow_law,
-    oja_solution,
-    one_output_solution,
-    remainder,
-    rounding,
-)
+from kontrast import checks
+from kontrast.deep_linear.flow_laws import Array, Flow, FlowLaw, exact_solution, flow_law, remainder, rounding
 from kontrast.dynamics import Recorder, Snapshot, Step, Tape, Trajectory, descend, gradient_descent, trace_problem
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg import as_symmetric, cayley_step, grassmann_step, polar_step
@@ -84,14 +67,14 @@ class DeepLinearFlow:
         d = len(self.basis)
         if not _is_real(x) or x.ndim != 2 or x.shape[1] != d:
             raise InputError(
-                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {in_words(x)}; convert an array with "
-                "torch.as_tensor(x)"
+                f"x must be rows (n, {d}) in a real tensor, as C is {(d, d)}, got {checks.in_words(x)}; convert an "
+                "array with torch.as_tensor(x)"
             )
         return x.detach().to(self.maps) @ self.maps
 
     def projections(self, k: int) -> Tensor:
         """The norms (T, k) of the projections of v_1 … v_k on the span of q's columns (Fig. 4); 0 where q is 0."""
-        k = require_whole("k", k, most=len(self.basis))
+        k = checks.require_whole("k", k, most=len(self.basis))
         left, sizes, _ = torch.linalg.svd(self.q, full_matrices=False)
         spanned = sizes > len(self.basis) * torch.finfo(torch.float64).eps * sizes[:, :1]
         return torch.sum(left[:, :k].square() * spanned[:, None], dim=2).sqrt()
@@ -127,11 +110,11 @@ def deep_linear_flow(
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
-    times_ = increasing_times(times)
-    require_positive(tolerance=tolerance)
+    times_ = checks.increasing_times(times)
+    checks.require_positive(tolerance=tolerance)
     if tolerance < FINEST:
         raise InputError(f"tolerance must be at least {FINEST:g}, the limit of float64, got {tolerance:g}; raise it")
-    require_choice("method", method, get_args(Method))
+    checks.require_choice("method", method, get_args(Method))
     z = map0.shape[1]
     if method == "exact" and z > 1 and law.gamma != 0:
         raise InputError(f"no exact solution of the {flow!r} flow is known for z = {z}; use method='dop853'")
@@ -148,7 +131,7 @@ def deep_linear_flow(
         _require_short(law, float(eigenvalues.abs().max()), float(times_[-1]))
         q = _integrated(law, values, q0, clock, tolerance)
     else:
-        q = one_output_solution(law, values, q0[:, 0], clock) if z == 1 else oja_solution(law, values, q0, clock)
+        q = exact_solution(law, values, q0, clock)
     return DeepLinearFlow(tuple(times_), torch.from_numpy(q).to(C.device), eigenvalues, basis)
 
 
@@ -176,7 +159,7 @@ def deep_linear_descent(
     """
     law, C = flow_law(flow, depth=depth), as_symmetric(C, "C", symmetrize=symmetrize)
     map0 = _checked_start(start, C)
-    require_positive(learning_rate=learning_rate)
+    checks.require_positive(learning_rate=learning_rate)
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs)
     rate = learning_rate / 2 if printed else learning_rate
     if not eigenbasis:
@@ -201,19 +184,9 @@ def train_deep_linear(
     """Train an actual deep linear network on (7), every layer under W^T W = I. Outputs are q, (d, z).
 
     The three kinds of descent are those of `flow_law`: tangent step and QR ("grassmann"), plain step and polar factor
-    ("polar"), Cayley's transform ("oja"). To order η each follows its flow.
-
-    Args:
-        net: `MLP(d, width, z, depth=…, activation="linear", parametrization="orthogonal")`, width ≥ d; not changed.
-        C: the data matrix (d, d).
-        learning_rate: η; time is ηt.
-        n_steps: the number of steps.
-        flow: the kind of descent.
-        record_at: the steps to record (default: the first and the last).
-        recorders: functions of the `Snapshot`, by name.
-        keep_outputs: keep q at the recorded steps.
-        tolerance: stop once a step's length over η is below it.
-        symmetrize: take (C + C^T)/2 instead of refusing a C that is not symmetric.
+    ("polar"), Cayley's transform ("oja"). To order η each follows its flow, at the time ηt after t steps. `net` is
+    `MLP(d, width, z, depth=…, activation="linear", parametrization="orthogonal")` of width ≥ d, and not changed. The
+    other arguments are those of `gradient_descent`.
     """
     C = as_symmetric(C, "C", symmetrize=symmetrize)
     flow_law(flow)  # refuses an unknown one
@@ -237,7 +210,7 @@ def train_deep_linear(
 
 def _require_deep_linear(net: MLP, d: int) -> None:
     wanted = f"MLP({d}, width, z, activation='linear', parametrization='orthogonal')"
-    require_type("net", net, MLP, f"pass {wanted}")
+    checks.require_type("net", net, MLP, f"pass {wanted}")
     if net.activation.name != "linear" or net.parametrization != "orthogonal" or net.d_in != d:
         raise InputError(f"net must be {wanted}, got MLP {net.extra_repr()}")
     if net.width < net.d_in:
@@ -328,10 +301,10 @@ def _checked_start(start: Tensor, C: Tensor) -> Tensor:
     if not _is_real(start) or start.ndim != 2 or len(start) != d or not 1 <= start.shape[1] <= d:
         raise InputError(
             f"start must be a map (d, z) with d = {d}, as C is {(d, d)}, and 1 <= z <= d, in a real tensor, got "
-            f"{in_words(start)}; use net(torch.eye({d})) of an orthogonal MLP"
+            f"{checks.in_words(start)}; use net(torch.eye({d})) of an orthogonal MLP"
         )
     map0 = start.detach().to(C)
-    require_finite("start", map0)
+    checks.require_finite("start", map0)
     left, sizes, right = torch.linalg.svd(map0, full_matrices=False)
     largest = float(sizes[0])
     if largest > 1 + ABOVE_ONE:

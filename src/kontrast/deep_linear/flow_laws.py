@@ -50,7 +50,13 @@ def flow_law(flow: Flow = "grassmann", *, depth: int = 1) -> FlowLaw:
     return laws[flow]
 
 
-def oja_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
+def exact_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
+    """The q (T, d, z) at all times, from q(0) (d, z): for one output, or for γ = 0 up to a rotation of the outputs."""
+    one = q0.shape[1] == 1
+    return _one_output_solution(law, values, q0[:, 0], times) if one else _oja_solution(law, values, q0, times)
+
+
+def _oja_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
     r"""Oja's flow q' = −c(I − qq^T)Λq at all times: $q q^\top = E q_0 [I + q_0^\top(E^2 - I)q_0]^{-1} q_0^\top E$.
 
     Rows $r$ of eigenvalue 0 below q, with $r^\top r = I - q^\top q$, complete it to a frame, whose span is moved by
@@ -99,7 +105,7 @@ def _orthonormal_factor(matrix: Array) -> tuple[Array, Array]:
     return frame, left @ right
 
 
-def one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
+def _one_output_solution(law: FlowLaw, values: Array, q0: Array, times: Array) -> Array:
     r"""The solution for z = 1 (paper B, Theorem 3), up to one quadrature; in logarithms, so that nothing overflows.
 
     q = w √(ρ/N) with w = e^{−Λτ}q_0, N = |w|² and ρ = |q|². ρ^α/(1 − ρ)^β is proportional to N^α, and time runs as

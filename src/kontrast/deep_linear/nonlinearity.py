@@ -46,11 +46,7 @@ def nonlinear_gap(
 ) -> NonlinearGap:
     """Theorem 1's ‖u^φ(x) − u^I(x)‖ of a net against the same weights with φ = identity, at any depth.
 
-    Args:
-        net: an `MLP` in any parametrisation; not changed.
-        x: points, (n, d_in), or images of that many pixels.
-        activation: a φ other than the net's own.
-        parameters: weights other than the net's own, by its names.
+    `x` are points (n, d_in), or images of that many pixels. `activation` and `parameters` replace the net's own.
     """
     require_type("net", net, MLP, "compare the outputs of two other networks with output_gap")
     phi = net.activation if activation is None else activation_from(activation)

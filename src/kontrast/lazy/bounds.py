@@ -35,7 +35,7 @@ def lemma7(constants: Constants, radius: float, *, form: Form = "corrected") -> 
         alpha_1, alpha_2 = _alphas(k)
         value = (_times(alpha_1, radius) + alpha_2) / root
     else:
-        value = _hessian_norm(k, k.s_0 * k.c_s + radius)
+        value = (_times(k.smoothness, k.c_norm**2 * (k.s_0 * k.c_s + radius)) + k.lipschitz * k.c_norm) / root
     return Bound(
         name="‖H(t)‖₂",
         source=source("Lemma 7", form, "A.lem7"),
@@ -80,14 +80,7 @@ def lemma11(constants: Constants, max_w: float, max_v: float, *, form: Form = "c
     across u and δ/(‖u‖ + δ)² along it, so ‖∂s/∂u‖ ≤ ‖n‖/δ ≤ 1/δ; the paper bounds its two terms apart, by 2/δ.
     And √D max‖x‖₂, which is never larger, replaces D c_in.
 
-    Args:
-        constants: of the run.
-        max_w: ‖W(t)‖_max.
-        max_v: ‖V(t)‖_max.
-        form: "printed", "corrected" or "sharp".
-
-    Returns:
-        The bounds on |ΔV_ij| and on |ΔW_ij|.
+    `max_w` is ‖W(t)‖_max, `max_v` ‖V(t)‖_max; the bound on |ΔV_ij| comes first, then the one on |ΔW_ij|.
     """
     require_choice("form", form, ("printed", "corrected", "sharp"))
     require_not_negative(max_w=max_w, max_v=max_v)
@@ -215,11 +208,6 @@ def _alphas(k: Constants) -> tuple[float, float]:
     )
 
 
-def _hessian_norm(k: Constants, largest_w: float) -> float:
-    """[β_φ c² max|w| + L_φ c]/√M."""
-    return (_times(k.smoothness, k.c_norm**2 * largest_w) + k.lipschitz * k.c_norm) / math.sqrt(k.width)
-
-
 def _betas(k: Constants, form: Form) -> tuple[float, float, float]:
     """β₁, β₂ and β₃, with η where it belongs."""
     if form == "printed":
@@ -227,11 +215,7 @@ def _betas(k: Constants, form: Form) -> tuple[float, float, float]:
         return common * k.c_in * math.sqrt(k.d_out) * k.lipschitz, common * k.c_in * k.d_in * k.lipschitz, 0.0
     common = (4 if form == "corrected" else 2) * k.learning_rate * k.c_l * k.n_pairs / k.delta
     reach = k.d_in * k.c_in if form == "corrected" else min(k.d_in * k.c_in, math.sqrt(k.d_in) * k.c_norm)
-    return (
-        common * k.c_in * math.sqrt(k.d_out) * k.lipschitz,
-        common * reach * k.lipschitz,
-        common * k.value_at_zero,
-    )
+    return (common * k.c_in * math.sqrt(k.d_out) * k.lipschitz, common * reach * k.lipschitz, common * k.value_at_zero)
 
 
 def _log_growth(k: Constants, step: int, form: Form, *, exponential: bool = False) -> tuple[float, Mapping[str, float]]:

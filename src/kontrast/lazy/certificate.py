@@ -31,6 +31,7 @@ _KINKED = frozenset(
     | {"gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "masked_fill", "masked_select", "bucketize", "nonzero"}
 )
 ADAPTIVE_NODES = (9, 17, 33, 65)  # nested
+N_PANELS, N_GAUSS = 16, 8  # of the quadrature
 RESOLVED = 0.1  # share of the quadrature error in the bound up to which the chord counts as resolved
 _ROUNDING = 64  # units in the last place of ‖∇f_i(x)‖‖∇f_j(y)‖, the size of what cancels in K(1) − K(0)
 
@@ -39,24 +40,16 @@ _ROUNDING = 64  # units in the last place of ‖∇f_i(x)‖‖∇f_j(y)‖, the
 class Certificate:
     r"""A bound on every entry of $K(\theta) - K(\theta_0)$, for θ anywhere on the chord from `start` to `end`.
 
-    All tensors are (n, n, c, c), indexed like `kernels.empirical_ntk`.
-
-    Attributes:
-        bound: the certificate, with `quadrature_error` and `rounding` added.
-        change: K(end) − K(start), the truth at the end of the chord.
-        quadrature_error: how far the interpolants through all nodes and through every other node lie apart.
-        rounding: what the rounding of the number type may add.
-        radius: ‖θ_t − θ_0‖₂.
-        order: 1 or 2, as in `ntk_certificate`.
-        assumptions: smoothness, and a resolved quadrature; where one fails, `bound` is a number and no theorem.
+    All tensors are (n, n, c, c), indexed like `kernels.empirical_ntk`. The assumptions are smoothness and a resolved
+    quadrature; where one fails, `bound` is a number and no theorem.
     """
 
-    bound: Tensor
-    change: Tensor
-    quadrature_error: Tensor
-    rounding: Tensor
-    radius: float
-    order: int
+    bound: Tensor  # with `quadrature_error` and `rounding` added
+    change: Tensor  # K(end) − K(start), the truth at the end of the chord
+    quadrature_error: Tensor  # how far the interpolants through all nodes and through every other node lie apart
+    rounding: Tensor  # what the rounding of the number type may add
+    radius: float  # ‖θ_t − θ_0‖₂
+    order: int  # 1 or 2, as in `ntk_certificate`
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -90,11 +83,8 @@ class Certificate:
             name="max |K(t) − K(0)|",
             source=f"certificate of order {self.order}",
             value=self.value,
-            constants={
-                "radius": self.radius,
-                "quadrature error": float(self.quadrature_error.max()),
-                "rounding": float(self.rounding.max()),
-            },
+            constants={"radius": self.radius, "quadrature error": float(self.quadrature_error.max())}
+            | {"rounding": float(self.rounding.max())},
             assumptions=self.assumptions,
             measured=self.measured,
         )
@@ -158,7 +148,9 @@ def ntk_certificate(
     chord = _Chord(f, origin, step, x, order, memory, net=_layerwise(function))
     kernels: list[list[Tensor]] = []
     for size in (nodes,) if nodes is not None else ADAPTIVE_NODES:
-        kernels = _at_nodes(chord, size, known=kernels)
+        points = clenshaw_curtis_points(size).tolist()
+        with torch.no_grad():  # every other node is known from the round before
+            kernels = [kernels[i // 2] if kernels and i % 2 == 0 else chord.kernels(s) for i, s in enumerate(points)]
         found = _Estimate.of(kernels, order)
         if found.unresolved <= RESOLVED:
             break
@@ -181,13 +173,6 @@ def ntk_certificate(
     )
 
 
-def _at_nodes(chord: _Chord, nodes: int, *, known: list[list[Tensor]]) -> list[list[Tensor]]:
-    """The kernels at all nodes; `known` are those at every other one, where there are half as many."""
-    points = clenshaw_curtis_points(nodes).tolist()
-    with torch.no_grad():
-        return [known[i // 2] if known and i % 2 == 0 else chord.kernels(s) for i, s in enumerate(points)]
-
-
 @dataclass(frozen=True, eq=False)
 class _Estimate:
     """The bound on every entry, (n·c, n·c), and how much of it the quadrature and rounding add."""
@@ -200,8 +185,7 @@ class _Estimate:
     def of(cls, kernels: list[list[Tensor]], order: int) -> _Estimate:
         """From [K, K'] or [K, K', K''] at every node."""
         derivative = torch.stack([found[order] for found in kernels])
-        rule = _Rule.on(len(kernels))
-        variation, error = rule.integrate(derivative, weight=(lambda s: 1 - s) if order == 2 else (lambda s: 1.0))
+        variation, error = _integrals(derivative, weight=(lambda s: 1 - s) if order == 2 else (lambda s: 1.0))
         size = torch.stack([found[0].diagonal().sqrt() for found in kernels]).amax(0)  # ‖g_a‖
         rounding = _ROUNDING * torch.finfo(size.dtype).eps * size[:, None] * size
         bound = variation + error + rounding
@@ -218,38 +202,25 @@ def clenshaw_curtis_points(nodes: int) -> Tensor:
     return (1 - torch.linspace(0, math.pi, nodes, dtype=torch.float64).cos()) / 2
 
 
-@dataclass(frozen=True, eq=False)
-class _Rule:
-    """∫|p| and ∫|p − q| for the interpolants p through all nodes and q through every other one.
+def _integrals(values: Tensor, *, weight: Callable[[float], float]) -> tuple[Tensor, Tensor]:
+    """∫ weight·|p| and ∫ weight·|p − q|, entry by entry, from values (nodes, …) at Chebyshev points.
 
-    |p| has kinks, so a rule on the nodes would be poor; p is cheap to evaluate, so 16 panels of 8 Gauss points do it.
-    Their weights are positive and their sum is exact for p, hence Σ w|p| ≥ |Σ w p| = |∫p|.
+    p interpolates all values and q every other one. |p| has kinks, so a rule on the nodes would be poor; p is cheap to
+    evaluate, so 16 panels of 8 Gauss points do it. Their weights are positive and their sum is exact for p, hence
+    Σ w|p| ≥ |Σ w p| = |∫p|.
     """
-
-    points: Tensor  # (k,)
-    weights: Tensor  # (k,)
-    fine: Tensor  # (k, nodes): values of p at the points from values at the nodes
-    coarse: Tensor  # (k, nodes): the same for q
-
-    @classmethod
-    def on(cls, nodes: int, *, n_panels: int = 16, n_gauss: int = 8) -> _Rule:
-        """The rule for that many Chebyshev points."""
-        t, w = np.polynomial.legendre.leggauss(n_gauss)
-        points = ((np.arange(n_panels)[:, None] + (1 + t) / 2) / n_panels).ravel()
-        knots = clenshaw_curtis_points(nodes).numpy()
-        fine, coarse = _interpolation(knots, points), np.zeros((len(points), nodes))
-        coarse[:, ::2] = _interpolation(knots[::2], points)
-        weights = np.tile(w / 2, n_panels) / n_panels
-        return cls(*(torch.from_numpy(array) for array in (points, weights, fine, coarse)))
-
-    def integrate(self, values: Tensor, *, weight: Callable[[float], float]) -> tuple[Tensor, Tensor]:
-        """∫ weight·|p| and ∫ weight·|p − q|, entry by entry, from values (nodes, …)."""
-        total, gap = torch.zeros_like(values[0]), torch.zeros_like(values[0])
-        for s, w, fine, coarse in zip(self.points.tolist(), self.weights.tolist(), self.fine, self.coarse, strict=True):
-            p, q = (torch.tensordot(row.to(values), values, 1) for row in (fine, coarse))
-            total += w * weight(s) * p.abs()
-            gap += w * weight(s) * (p - q).abs()
-        return total, gap
+    t, w = np.polynomial.legendre.leggauss(N_GAUSS)
+    points = ((np.arange(N_PANELS)[:, None] + (1 + t) / 2) / N_PANELS).ravel()
+    weights = np.tile(w / 2, N_PANELS) / N_PANELS
+    knots = clenshaw_curtis_points(len(values)).numpy()
+    fine, coarse = _interpolation(knots, points), np.zeros((len(points), len(knots)))
+    coarse[:, ::2] = _interpolation(knots[::2], points)
+    total, gap = torch.zeros_like(values[0]), torch.zeros_like(values[0])
+    for s, share, *rows in zip(points.tolist(), weights.tolist(), fine, coarse, strict=True):
+        p, q = (torch.tensordot(torch.from_numpy(row).to(values), values, 1) for row in rows)
+        total += share * weight(s) * p.abs()
+        gap += share * weight(s) * (p - q).abs()
+    return total, gap
 
 
 def _interpolation(knots: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -273,7 +244,7 @@ class _Chord:
 
     def kernels(self, s: float) -> list[Tensor]:
         """[K, K'] or [K, K', K''] at θ(s), each (n·c, n·c)."""
-        at = self._reference.new_tensor(s)
+        at = next(iter(self.origin.values())).new_tensor(s)
         if self.net is not None:
             net = self.net
             return _derivatives(lambda u: _mlp_kernel(net, self._theta(u), self.x), at, self.order)
@@ -292,10 +263,6 @@ class _Chord:
                     matrix[rows, columns] = part
                     matrix[columns, rows] = part.mT
         return found
-
-    @property
-    def _reference(self) -> Tensor:
-        return next(iter(self.origin.values()))
 
     def _theta(self, s: Tensor) -> Parameters:
         return {name: p + s * self.step[name] for name, p in self.origin.items()}

@@ -60,14 +60,9 @@ class Constants:
 def constants_of(
     net: MLP, pairs: Pairs, *, learning_rate: float, delta: float = 0.01, link: Link | None = None
 ) -> Constants:
-    """The constants at the net's own parameters, taken to be θ(0).
+    """The constants at the parameters, taken to be θ(0), of the network (2), `MLP(depth=1)`, or (7), W^T W = I.
 
-    Args:
-        net: the network (2), `MLP(depth=1)`; or (7), the same with an orthonormal output layer.
-        pairs: the pool with its positives and negatives.
-        learning_rate: η of the descent.
-        delta: δ of the cosine similarity, or of the loss (10).
-        link: how similarities become a loss; linear by default.
+    `delta` is δ of the cosine similarity, or of the loss (10); `link` says how similarities become a loss.
     """
     if not isinstance(net, MLP) or net.depth != 1:
         given = f"depth={net.depth}" if isinstance(net, MLP) else type(net).__name__
@@ -78,6 +73,7 @@ def constants_of(
     (V,), W = net.layers()
     V, W, x = V.double(), W.double(), pairs.rows.to(W.device, torch.float64)
     lipschitz, smoothness = slopes_of(net.activation)
+    slopes = net.activation.first(x @ V.mT)  # (m, M); b_1 = ∂f_z/∂x ∝ Vᵀ(φ'(Vx) ∘ W_z)
     n_pairs, c_l = _pair_slopes(pairs, Linear() if link is None else link)
     root = math.sqrt(net.width)
     return Constants(
@@ -90,7 +86,7 @@ def constants_of(
         max_weight=max(float(V.abs().max()), float(W.abs().max())),
         c_s=max(_spectral_norm(A) for A in (V, W)) / root,
         s_0=root * _spikiness(W.mT),
-        s_0_input=root * _input_spikiness(net, V, W, x),
+        s_0_input=root * max(_spikiness((slopes * w) @ V) for w in W.mT),  # one output at a time: never (m, M, Z)
         feature_norm=float(net.activation(x @ V.mT).norm(dim=1).max()) / root,
         delta=float(delta),
         n_pairs=n_pairs,
@@ -159,9 +155,3 @@ def _spikiness(rows: Tensor) -> float:
     norms = rows.norm(dim=1)
     rows, norms = rows[norms > 0], norms[norms > 0]
     return float((rows.abs().amax(1) / norms).max()) if len(rows) else 0.0
-
-
-def _input_spikiness(net: MLP, V: Tensor, W: Tensor, x: Tensor) -> float:
-    """The same for b_1 = ∂f_z/∂x ∝ Vᵀ(φ'(Vx) ∘ W_z) at every point and output."""
-    slopes = net.activation.first(x @ V.mT)  # (m, M)
-    return max(_spikiness((slopes * w) @ V) for w in W.mT)  # one output at a time: never (m, M, Z)

@@ -12,14 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_finite,
-    require_matrix,
-    require_positive,
-    require_same_dtype,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError, KontrastError
 
 
@@ -43,10 +36,10 @@ def dot_product_descent(
     kernel: Tensor, outputs: Tensor, S: Tensor, *, learning_rate: float, steps: Sequence[int]
 ) -> Tensor:
     r"""Outputs (len(steps), m, z) of descent: $\mathrm{vec}\,F_t = (I + 2\eta K(S \otimes I))^t\,\mathrm{vec}\,F_0$."""
-    require_positive(learning_rate=learning_rate)
+    checks.require_positive(learning_rate=learning_rate)
     if len(steps) == 0:
         raise InputError("steps is empty; pass at least one step")
-    steps = [require_whole("every one of steps", step, least=0) for step in steps]
+    steps = [checks.require_whole("every one of steps", step, least=0) for step in steps]
     system, start = _system(kernel, outputs, S)
     step_matrix = torch.eye(len(system), dtype=system.dtype, device=system.device) + learning_rate * system
     descent = torch.stack([(torch.linalg.matrix_power(step_matrix, t) @ start).view_as(outputs) for t in steps])
@@ -55,11 +48,11 @@ def dot_product_descent(
 
 def _system(kernel: Tensor, outputs: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """2K(S ⊗ I) and F(0) in the shape it acts on: (mz, mz) on a vector, or (m, m) on the columns of F."""
-    require_matrix("outputs", outputs, ("m", "z"))
-    require_finite("kernel", kernel)
+    checks.require_matrix("outputs", outputs, ("m", "z"))
+    checks.require_finite("kernel", kernel)
     m, z = outputs.shape
-    require_shape("S", S, (m, m), "one row per row of outputs")
-    require_same_dtype(outputs=outputs, kernel=kernel, S=S)
+    checks.require_shape("S", S, (m, m), "one row per row of outputs")
+    checks.require_same_dtype(outputs=outputs, kernel=kernel, S=S)
     pairs = S if S.layout == torch.strided else S.to_dense()
     if not torch.allclose(pairs, pairs.mT):
         raise InputError("S must be symmetric; use pair_matrix(pairs) without symmetric=False")

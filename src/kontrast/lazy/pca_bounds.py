@@ -31,18 +31,21 @@ def lemma16(constants: Constants, step: int, *, form: Form = "sharp") -> Bound:
     require_choice("form", form, ("printed", "corrected", "sharp"))
     require_not_negative(step=step)
     k = constants
+    rate = k.learning_rate * (k.n_pairs * k.lipschitz / k.delta) ** 2  # ηQ²L_φ²/δ²
     if form == "sharp":
-        value = _squared_rate(k) * k.c_norm**2 * 4 * step / k.width
+        value = rate * k.c_norm**2 * 4 * step / k.width
     else:
-        value = _kappa(k, form) * step / math.sqrt(k.width)
+        kappa = 16 * rate * k.c_in**2 * (math.sqrt(k.d_in) if form == "printed" else k.d_in)
+        value = kappa * step / math.sqrt(k.width)
     assumptions = assumed(k, "12345") if form == "printed" else (*assumed(k, "13"), lipschitz(k))
+    orthonormal = Assumption("WᵀW = 1", k.frame_error < 1e-4, f"max |WᵀW − 1| = {k.frame_error:.2g}")
     return Bound(
         name="‖C_V(t) − C_V(0)‖_F",
         source=source("Lemma 16", form, "A.lem16"),
         value=value,
         constants={"η": k.learning_rate, "Q": k.n_pairs, "L": k.lipschitz, "c": k.c_norm, "c_in": k.c_in}
         | {"D": k.d_in, "δ": k.delta, "M": k.width, "t": step},
-        assumptions=(*assumptions, _orthonormal(k)),
+        assumptions=(*assumptions, orthonormal),
         trivial=2 * k.n_pairs,
     )
 
@@ -66,21 +69,20 @@ def lemma17(constants: Constants, step: int, gap: float, *, form: Form = "sharp"
     if form == "sharp":
         moved, features = 2 * rate * k.c_norm**2 * step / k.width, k.feature_norm
     elif form == "corrected":
-        moved, features = (
-            4 * rate * k.d_in * k.c_in**2 * step / root,
-            k.value_at_zero + k.lipschitz * (k.d_in * k.c_in * k.max_weight),
-        )
+        moved = 4 * rate * k.d_in * k.c_in**2 * step / root
+        features = k.value_at_zero + k.lipschitz * (k.d_in * k.c_in * k.max_weight)
     else:
         moved = 4 * rate * math.sqrt(k.d_in) * k.c_in**2 * step / root
         at_zero = k.value_at_zero * math.log(k.width) if k.width > 1 else 0.0
         features = k.d_in * k.c_in * (k.lipschitz * k.max_weight + at_zero)  # c_2 log M
-    frames = davis_kahan(lemma16(k, step, form=form).value, gap, n_components=k.d_out)
+    drift = lemma16(k, step, form=form)
+    frames = davis_kahan(drift.value, gap, n_components=k.d_out)
     return Bound(
         name="‖Oᵀu(t) − u(0)‖",
         source=source("Lemma 17", form, "A.lem17"),
         value=moved + features * frames.value,
         constants={"moved": moved, "features": features, "frames": frames.value, "gap": gap, "t": step},
-        assumptions=(*lemma16(k, step, form=form).assumptions, *frames.assumptions),
+        assumptions=(*drift.assumptions, *frames.assumptions),
         trivial=moved + math.sqrt(2) * k.feature_norm,
     )
 
@@ -105,17 +107,3 @@ def davis_kahan(drift_norm: float, gap: float, *, n_components: int, of: str = "
         assumptions=(Assumption("eigengap", gap > 0, f"λ_Z − λ_Z+1 = {gap:.4g}"),),
         trivial=most,
     )
-
-
-def _orthonormal(k: Constants) -> Assumption:
-    return Assumption("WᵀW = 1", k.frame_error < 1e-4, f"max |WᵀW − 1| = {k.frame_error:.2g}")
-
-
-def _kappa(k: Constants, form: Form) -> float:
-    """Lemma 16's κ."""
-    return 16 * _squared_rate(k) * k.c_in**2 * (math.sqrt(k.d_in) if form == "printed" else k.d_in)
-
-
-def _squared_rate(k: Constants) -> float:
-    """ηQ²L_φ²/δ²."""
-    return k.learning_rate * (k.n_pairs * k.lipschitz / k.delta) ** 2

@@ -27,17 +27,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kontrast import checks
 from kontrast.bounds import Assumption, Bound, Form
-from kontrast.checks import (
-    require_choice,
-    require_finite,
-    require_floating,
-    require_matrix,
-    require_not_negative,
-    require_positive,
-    require_type,
-    require_whole,
-)
 from kontrast.errors import InputError
 from kontrast.kernels import empirical_ntk, infinite_nngp
 from kontrast.nets import MLP, slopes_of
@@ -93,17 +84,13 @@ class JacobianBall:
 
 
 def linearization_constants(net: MLP, x: Tensor, targets: Tensor, *, learning_rate: float) -> LinearizationConstants:
-    """The constants at the net's current parameters, which are taken as θ_0.
+    """The constants at the parameters, taken as θ_0, of `MLP(depth=1, parametrization="standard")`.
 
-    Args:
-        net: `MLP(depth=1, parametrization="standard")`.
-        x: training inputs (m, d), all different.
-        targets: Y, (m, d_out).
-        learning_rate: η_0; steps have η_0/n.
+    The training inputs x (m, d) are all different, `targets` are Y (m, d_out), and steps have `learning_rate`/n.
     """
     x = _checked_inputs(net, x)
-    require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
-    require_positive(learning_rate=learning_rate)
+    checks.require_matrix("targets", targets, (len(x), net.d_out), "pass one row per row of x")
+    checks.require_positive(learning_rate=learning_rate)
     _, W = net.layers()
     with torch.no_grad():
         residual = float((net(x) - targets.to(x)).double().norm())
@@ -140,7 +127,7 @@ def jacobian_on_ball(constants: LinearizationConstants, radius: float) -> Jacobi
     L²‖X‖²‖v‖² + (L‖X‖_F‖w‖ + βω‖diag(‖x‖)X‖‖v‖)², and the largest eigenvalue of a 2 × 2 matrix bounds n·`slope`². There
     is no factor n: at depth one the K of (56) falls as 1/√n. The norms are those at θ_0 plus slope·radius.
     """
-    require_not_negative(radius=radius)
+    checks.require_not_negative(radius=radius)
     k = constants
     bend = _times(k.smoothness, (k.output_weight + radius) * k.input_weighted)
     if not math.isfinite(bend):
@@ -194,7 +181,7 @@ def required_width(constants: LinearizationConstants, ball: JacobianBall, *, for
     r = 3‖J‖R_0/(λ_0√n), ‖J‖ in units of √n: √n ≥ 9‖J‖²K_2R_0/λ_0². At depth one √n K_2 does not depend on n, so this
     is n ≥ 9‖J‖²(√n K_2)R_0/λ_0²: about the square root of (91).
     """
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     k = constants
     if form == "printed":
         return _over(18 * ball.K**3 * k.residual, k.smallest**2) ** 2
@@ -258,7 +245,8 @@ def theorem_b3(constants: LinearizationConstants, ball: JacobianBall, *, form: F
     if form == "printed":
         value = _over(3 * drift.value * k.residual, k.smallest)
     else:
-        fast, slow = _contraction(k), 1 - _rate(k, form)
+        slow = 1 - _rate(k, form)
+        fast = max(abs(1 - k.learning_rate * end) for end in (k.smallest_start, k.largest_start))
         value = _times(k.learning_rate * k.residual * _largest_sum(slow, fast), drift.value)
     return Bound(
         "sup ‖f_t − f_t^lin‖",
@@ -279,14 +267,10 @@ def gronwall(
     σ ≥ λ_0. Sharp: (119) integrated instead of Grönwall's lemma, (e^{ση_0t} − 1)e^{−λ_0η_0t}R_0, over all t at most
     R_0ρ(1 − ρ)^{1/ρ − 1} with ρ = σ/λ_0: R_0 at ρ = 1.
 
-    Args:
-        constants: of the run; λ_0, R_0 and η_0 are used.
-        drift: σ = sup ‖Θ̂_s − Θ̂_0‖₂, measured or by (59).
-        time: t; without it the bound is for all times.
-        form: "printed" or "sharp".
+    `drift` is σ = sup ‖Θ̂_s − Θ̂_0‖₂, measured or by (59). Without a `time` t the bound is for all times.
     """
-    require_choice("form", form, _FORMS)
-    require_not_negative(drift=drift, **({} if time is None else {"time": time}))
+    checks.require_choice("form", form, _FORMS)
+    checks.require_not_negative(drift=drift, **({} if time is None else {"time": time}))
     k = constants
     decay, rho = k.smallest_start, _over(drift, k.smallest_start)
     if time is None:
@@ -312,14 +296,10 @@ def gronwall_at_new_point(
 
     $\dot e(x) = -η_0\hatΘ_0(x, X)e + η_0(\hatΘ_t - \hatΘ_0)(x, X)\,g$ with g = g_lin − e: at most
     $σ_xR_0/λ_0 + (\|\hatΘ_0(x, X)\| + σ_x)\,σR_0/(λ_0(λ_0 - σ))$, the last from η_0∫‖e‖ under the sharp `gronwall`.
-
-    Args:
-        constants: of the run.
-        drift: σ on the training set.
-        cross_norm: ‖Θ̂_0(x, X)‖₂.
-        cross_drift: σ_x = sup ‖Θ̂_t(x, X) − Θ̂_0(x, X)‖₂.
+    Here σ = `drift` is on the training set, `cross_norm` is ‖Θ̂_0(x, X)‖₂ and
+    `cross_drift` is σ_x = sup ‖Θ̂_t(x, X) − Θ̂_0(x, X)‖₂.
     """
-    require_not_negative(drift=drift, cross_norm=cross_norm, cross_drift=cross_drift)
+    checks.require_not_negative(drift=drift, cross_norm=cross_norm, cross_drift=cross_drift)
     k, decay = constants, constants.smallest_start
     integral = _over(drift, decay * (decay - drift)) if drift < decay else math.inf
     return Bound(
@@ -332,14 +312,14 @@ def gronwall_at_new_point(
 
 
 def _checked_inputs(net: MLP, x: Tensor) -> Tensor:
-    require_type("net", net, MLP, "pass MLP(depth=1, parametrization='standard')")
+    checks.require_type("net", net, MLP, "pass MLP(depth=1, parametrization='standard')")
     if net.depth != 1 or net.parametrization != "standard":
         raise InputError(
             f"net must be MLP(depth=1, parametrization='standard'), got depth={net.depth}, {net.parametrization!r}"
         )
-    require_floating("x", x)
+    checks.require_floating("x", x)
     net.check_rows(x)
-    require_finite("x", x, "leave those rows out")
+    checks.require_finite("x", x, "leave those rows out")
     return x.flatten(1)
 
 
@@ -372,26 +352,21 @@ def _slope_at(net: MLP, x: Tensor, point: Mapping[str, Tensor]) -> float:
 
 def _rate(k: LinearizationConstants, form: Form) -> float:
     """η_0λ/3."""
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     return k.learning_rate * (k.smallest if form == "printed" else k.smallest_start) / 3
 
 
 def _decay(q: float, step: float) -> tuple[float, float]:
     """q^t and 1 − q^t; infinite unless 0 ≤ q < 1, as without full rank or at a rate far above the critical one."""
-    t = step if step == math.inf else require_whole("step", step, least=0, otherwise=", or math.inf")
+    t = step if step == math.inf else checks.require_whole("step", step, least=0, otherwise=", or math.inf")
     return (q**t, 1 - q**t) if 0 <= q < 1 else (math.inf, math.inf)
 
 
 def _reach(k: LinearizationConstants, ball: JacobianBall, form: Form) -> float:
     """(58) for all times, 3KR_0/(λ√n)."""
-    require_choice("form", form, _FORMS)
+    checks.require_choice("form", form, _FORMS)
     steepness, decay = (ball.K, k.smallest) if form == "printed" else (ball.operator_norm, k.smallest_start)
     return _over(3 * steepness * k.residual, decay * math.sqrt(k.width))
-
-
-def _contraction(k: LinearizationConstants) -> float:
-    """‖1 − η_0Θ̂_0‖₂."""
-    return max(abs(1 - k.learning_rate * k.smallest_start), abs(1 - k.learning_rate * k.largest_start))
 
 
 def _largest_sum(a: float, b: float) -> float:

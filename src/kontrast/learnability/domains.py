@@ -42,15 +42,10 @@ CONVERGED, TOO_ROUGH = 1e-14, 1e-8  # change of eigenvalues between two quadratu
 
 @dataclass(frozen=True, eq=False)
 class Parities:
-    r"""The eigenfunctions $\prod_{i \in S} x_i$ of every invariant kernel on the hypercube, one for each set S.
+    r"""The eigenfunctions $\prod_{i \in S} x_i$ of every invariant kernel on the hypercube, one for each set S."""
 
-    Attributes:
-        functions: (2^d, 2^d), one per column, at the points of `hypercube`; of mean square 1 and orthogonal.
-        levels: (2^d,), the size of each set, ascending.
-    """
-
-    functions: Tensor
-    levels: Tensor
+    functions: Tensor  # (2^d, 2^d), one per column, at the points of `hypercube`; of mean square 1 and orthogonal
+    levels: Tensor  # (2^d,), the size of each set, ascending
 
 
 def hypercube(d: int) -> Tensor:
@@ -78,16 +73,10 @@ def hypercube_spectrum(kernel: KernelFunction, d: int) -> Spectrum:
     $\mathcal K_j(k) = \sum_i (-1)^i \binom ki \binom{d-k}{j-i}$ sums the parity over all such points. The kernel is
     evaluated at d + 1 points only, so d may be large.
 
-    Args:
-        kernel: k(x, y), from rows (n, d) and (m, d) to (n, m): a `Kernel` or a function.
-        d: dimensions.
-
-    Returns:
-        Levels k = 0, …, d in this order; eigenvalues within rounding of 0, relative to k(x, x), are 0. If together
-        these hold part of k(x, x), it is the `remainder`, and the domain counts as infinite.
-
-    Raises:
-        InputError: the kernel is not invariant under flips and permutations of coordinates, or not positive.
+    `kernel` is k(x, y), from rows (n, d) and (m, d) to (n, m): a `Kernel` or a function. One that is not positive, or
+    not invariant under flips and permutations of coordinates, is refused. Levels are in the order k = 0, …, d;
+    eigenvalues within rounding of 0, relative to k(x, x), are 0. If together these hold part of k(x, x), it is the
+    `remainder`, and the domain counts as infinite.
     """
     d = require_whole("d", d, most=MOST_DIMENSIONS)
     at = torch.arange(d + 1)
@@ -124,15 +113,8 @@ def circle_spectrum(kernel: KernelFunction, n_points: int, *, radius: float = 1.
     r"""Spectrum on `circle` of a kernel that depends on the angle between two points.
 
     $\lambda_q = \frac1M \sum_j k(x_0, x_j) \cos(2\pi q j/M)$, the Fourier transform of one row. A frequency has a
-    cosine and a sine; 0 and M/2 have only a cosine.
-
-    Args:
-        kernel: as in `hypercube_spectrum`, of rows (n, 2).
-        n_points: M.
-        radius: of the circle.
-
-    Returns:
-        Frequencies q = 0, …, ⌊M/2⌋ in this order.
+    cosine and a sine; 0 and M/2 have only a cosine. Frequencies are in the order q = 0, …, ⌊M/2⌋. `kernel` is as in
+    `hypercube_spectrum`, of rows (n, 2).
     """
     n_points = require_whole("n_points", n_points)
     points = circle(n_points, radius=radius)
@@ -153,14 +135,8 @@ def sphere_spectrum(kernel: KernelFunction, d: int, n_degrees: int, *, radius: f
     `zonal_polynomials`. Kernels of networks are smooth in θ, though not in its cosine, so the integrals are by
     Gauss–Legendre quadrature in θ, over panels that are halved until nothing changes.
 
-    Args:
-        kernel: as in `hypercube_spectrum`, of rows (n, d).
-        d: dimensions of the surrounding space; 2 is the continuous circle.
-        n_degrees: how many degrees of spherical harmonics, from 0 on; the others' part of k(x, x) is the `remainder`.
-        radius: of the sphere.
-
-    Returns:
-        Degrees k = 0, …, n_degrees − 1 in this order; eigenvalues within rounding or quadrature error of 0 are 0.
+    Degrees are in the order k = 0, …, n_degrees − 1; the others' part of k(x, x) is the `remainder`. Eigenvalues within
+    rounding or quadrature error of 0 are 0. `kernel` is as in `hypercube_spectrum`, and d = 2 is the continuous circle.
 
     Raises:
         InputError: the kernel is not invariant under rotations, or not positive.

@@ -22,14 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, xlog1py, xlogy
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    is_number,
-    require_finite_not_negative,
-    require_not_negative,
-    require_type,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 
 MOST_SAMPLES = 10**12
@@ -39,17 +32,13 @@ MOST_SAMPLES = 10**12
 class Spectrum:
     """The eigenvalues of a kernel over a domain: of $g ↦ E_x[k(·, x)g(x)]$, which is K/M on M points (paper D, (31)).
 
-    Attributes:
-        eigenvalues: (r,), one per level, in float64.
-        multiplicities: (r,), the number of eigenfunctions per level; ones if not given.
-        size: the number M of points of the domain, infinite for a continuous one; the number of modes if not given.
-        remainder: for a continuous domain, the part of the mean of k(x, x) in levels that are not listed. It acts as a
-            ridge, and a target's power there acts as noise.
+    `remainder` is, for a continuous domain, the part of the mean of k(x, x) in levels that are not listed. It acts as a
+    ridge, and a target's power there acts as noise.
     """
 
-    eigenvalues: Tensor
-    multiplicities: Tensor | None = None
-    size: float | None = None
+    eigenvalues: Tensor  # (r,), one per level, in float64
+    multiplicities: Tensor | None = None  # (r,), the number of eigenfunctions per level; ones if not given
+    size: float | None = None  # M, the number of points, infinite for a continuous domain; by default that of modes
     remainder: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,12 +52,12 @@ class Spectrum:
             )
         n_modes = float(counts.sum())
         size = n_modes if self.size is None else self.size
-        if not is_number(size) or (size != n_modes and size != math.inf):
+        if not checks.is_number(size) or (size != n_modes and size != math.inf):
             raise InputError(
                 f"size must be infinite or the {n_modes:g} modes listed, as M points have M modes, got {size!r}; list "
                 "eigenvalues of 0 too"
             )
-        require_not_negative(remainder=self.remainder)
+        checks.require_not_negative(remainder=self.remainder)
         if not 1e-290 < float(values.max()) + self.remainder < 1e290:
             raise InputError(f"eigenvalues reach {float(values.max()):.3g}, outside 1e-290 to 1e290; scale the kernel")
         if self.remainder > 0 and size < math.inf:
@@ -105,28 +94,19 @@ class Prediction:
     r"""The expected result of regression from n samples, averaged over the samples.
 
     Errors are mean squares, () for one target and (c,) for c of them, including any noise: for a target of mean square
-    1, an error of 0.1 means that a tenth is not learned.
-
-    Attributes:
-        n_samples: n.
-        kappa: κ; 0 where n samples determine every mode (n is at least the rank, without a ridge).
-        learnabilities: $L_i$ of each level, (r,).
-        overfitting: $E_0 = n/(n - \sum L_i^2)$, the factor by which the error exceeds its bias; infinite where n is the
-            rank. Without replacement it belongs to the interpolating regression with K + δI.
-        learnability: of the target, $\sum L_i v_i^2/\sum v_i^2$ (paper D, (34)).
-        test_error: over the whole domain.
-        unseen_error: over the points that were not drawn; NaN where all were.
-        train_error: over the n samples; NaN without any.
+    1, an error of 0.1 means that a tenth is not learned. `overfitting` is $E_0 = n/(n - \sum L_i^2)$, the factor by
+    which the error exceeds its bias, infinite where n is the rank. Without replacement it belongs to the interpolating
+    regression with K + δI.
     """
 
-    n_samples: int
-    kappa: float
-    learnabilities: Tensor
+    n_samples: int  # n
+    kappa: float  # κ; 0 where n samples determine every mode (n is at least the rank, without a ridge)
+    learnabilities: Tensor  # L_i of each level, (r,)
     overfitting: float
-    learnability: Tensor
-    test_error: Tensor
-    unseen_error: Tensor
-    train_error: Tensor
+    learnability: Tensor  # of the target, Σ L_i v_i²/Σ v_i² (paper D, (34))
+    test_error: Tensor  # over the whole domain
+    unseen_error: Tensor  # over the points that were not drawn; NaN where all were
+    train_error: Tensor  # over the n samples; NaN without any
 
 
 def kappa(spectrum: Spectrum, n_samples: int, *, ridge: float = 0.0, replacement: bool = True) -> float:
@@ -167,7 +147,7 @@ def predict_learning(
     """
     draw = _checked(spectrum, n_samples, ridge, replacement)
     v2 = _checked_powers(spectrum, powers)
-    require_not_negative(noise_variance=noise_variance)
+    checks.require_not_negative(noise_variance=noise_variance)
     if math.isfinite(spectrum.n_points) and noise_variance > 0:
         raise InputError(
             f"noise_variance must be 0 on a finite domain, where noise is part of the target, got {noise_variance:g}; "
@@ -229,11 +209,11 @@ class _Shares:
 
 
 def _checked(spectrum: Spectrum, n_samples: int, ridge: float, replacement: bool) -> _Draw:
-    require_type(
+    checks.require_type(
         "spectrum", spectrum, Spectrum, "use Spectrum(eigenvalues), eigensystem(K).spectrum or hypercube_spectrum"
     )
-    n_samples = require_whole("n_samples", n_samples, least=0, most=MOST_SAMPLES)
-    require_finite_not_negative(ridge=ridge)
+    n_samples = checks.require_whole("n_samples", n_samples, least=0, most=MOST_SAMPLES)
+    checks.require_finite_not_negative(ridge=ridge)
     M = spectrum.n_points
     finite = not replacement and math.isfinite(M)
     if finite and n_samples > M:
@@ -392,7 +372,7 @@ def _root(values: np.ndarray, counts: np.ndarray, n: int, ridge: float) -> float
 
 def _levels(name: str, values: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.ndim != 1 or len(values) == 0 or values.is_complex():
-        raise InputError(f"{name} must be a tensor (r,) of at least one number, got {in_words(values)}")
+        raise InputError(f"{name} must be a tensor (r,) of at least one number, got {checks.in_words(values)}")
     levels = values.detach().double()
     if not bool(torch.isfinite(levels).all()) or float(levels.min()) < 0:
         raise InputError(
@@ -408,7 +388,7 @@ def _checked_powers(spectrum: Spectrum, powers: Tensor) -> Tensor:
     if not isinstance(powers, Tensor) or powers.ndim not in (1, 2) or len(powers) != r or powers.is_complex():
         raise InputError(
             f"powers must be a tensor ({r},) or ({r}, c), squared coefficients summed over each of the {r} levels, got "
-            f"{in_words(powers)}"
+            f"{checks.in_words(powers)}"
         )
     v2 = powers.detach().to(spectrum.eigenvalues).reshape(r, -1)
     if not bool(torch.isfinite(v2).all()) or bool((v2 < 0).any()):

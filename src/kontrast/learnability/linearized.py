@@ -91,12 +91,8 @@ def linearized_mse(
     The exact result of gradient flow, or descent, on `kontrast.nets.Linearized` (paper D, claim D.lee). The kernel is
     the `empirical_ntk` of the parameters that train, (n·z)² numbers.
 
-    Args:
-        module: any module with outputs (n, z) and independent rows; it is not changed.
-        x: training inputs, (n, …).
-        targets: (n, z).
-        learning_rate: η.
-        method: "flow", or "descent" in steps of η.
+    `module` has outputs (n, z) and independent rows, and is not changed. The inputs x are (n, …), the targets (n, z).
+    `method` is "flow", or "descent" in steps of η.
     """
     require_positive(learning_rate=learning_rate)
     require_choice("method", method, get_args(Training))
@@ -126,14 +122,8 @@ def linearized_flow(
     r"""Gradient flow of the linearised network on any objective: $\dot f(x) = -\Theta(x, X)\,\partial L/\partial f(X)$.
 
     For losses without a closed form, such as cross-entropy and contrastive ones; for MSE use `linearized_mse`.
-    Integrated in float64 by `fixed_kernel_flow`.
-
-    Args:
-        module: any module with outputs (m, z) and independent rows.
-        problem: inputs and objective.
-        times: increasing, from 0 on.
-        new_inputs: further inputs, whose outputs are followed too.
-        tolerance: relative, of the integration.
+    Integrated in float64 by `fixed_kernel_flow`, to a relative `tolerance`, at increasing `times` from 0 on. `module`
+    has outputs (m, z) and independent rows; outputs at `new_inputs` are followed too.
     """
     times_ = tuple(increasing_times(times).tolist())
     require_positive(tolerance=tolerance)
@@ -178,15 +168,9 @@ def linearization_gap(
     """Gradient descent of the network and of its linearisation from the same start, by the same steps (claim D.lee).
 
     Norms are Frobenius norms without any normalisation. A network that is linear in its parameters has no gap except
-    rounding. Every recorded step costs one tangent kernel.
-
-    Args:
-        module: any module with outputs (m, z) and independent rows; it is not changed.
-        problem: inputs and objective.
-        learning_rate: η, the same for all parameters that train.
-        n_steps: the number of steps.
-        record_at: the steps to record (default: the first and the last).
-        new_inputs: further inputs at which to compare the two.
+    rounding. Every recorded step costs one tangent kernel. `module` has outputs (m, z) and independent rows, and is not
+    changed; `new_inputs` are further points at which to compare the two. The other arguments are those of
+    `gradient_descent`.
     """
     require_positive(learning_rate=learning_rate)
     Tape(n_steps, record_at)  # refuses impossible steps before the kernel is computed

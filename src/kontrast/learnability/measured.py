@@ -7,13 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_finite_not_negative,
-    require_floating,
-    require_generator,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.learnability.transfer import checked_kernel, checked_targets, is_regular, negative_eigenvalues
 from kontrast.linalg import eigenvalue_rounding
@@ -48,20 +42,14 @@ def measure_learning(
     Without a ridge, a K(D, D) that is singular because points coincide or were drawn twice is replaced by its
     pseudo-inverse: eigenvalues below n times the rounding of the largest are dropped.
 
-    Args:
-        K: the kernel over the domain, (M, M).
-        targets: f at every point, (M,) or (M, c).
-        n_samples: the number of points in a training set.
-        n_draws: the number of training sets.
-        generator: draws them.
-        ridge: δ of $(K + δI)^{-1}$.
-        replacement: whether a point may be drawn twice.
+    K (M, M) is the kernel over the domain, `targets` are f at every point, (M,) or (M, c), and the ridge is δ of
+    $(K + δI)^{-1}$. With `replacement` a point may be drawn twice.
     """
     K = checked_kernel(K)
     f = checked_targets(targets, K)
-    n_samples, n_draws = require_whole("n_samples", n_samples, least=0), require_whole("n_draws", n_draws)
-    require_finite_not_negative(ridge=ridge)
-    require_generator(generator)
+    n_samples, n_draws = checks.require_whole("n_samples", n_samples, least=0), checks.require_whole("n_draws", n_draws)
+    checks.require_finite_not_negative(ridge=ridge)
+    checks.require_generator(generator)
     M = len(K)
     if n_samples > M and not replacement:
         raise InputError(
@@ -117,9 +105,9 @@ def learnability(target: Tensor, predicted: Tensor) -> Tensor:
 
     The share of f that was learned: in [0, 1] for an eigenfunction, for others it may be outside (claims D.mono).
     """
-    require_floating("target", target)
-    require_floating("predicted", predicted)
-    require_shape("predicted", predicted, target.shape, "pass both functions at the same points")
+    checks.require_floating("target", target)
+    checks.require_floating("predicted", predicted)
+    checks.require_shape("predicted", predicted, target.shape, "pass both functions at the same points")
     if target.ndim not in (1, 2):
         raise InputError(f"target must have shape (M,) or (M, c), got {tuple(target.shape)}")
     return (target * predicted).sum(0) / target.square().sum(0)

@@ -15,16 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_alike,
-    require_choice,
-    require_finite,
-    require_floating,
-    require_not_negative,
-    require_positive,
-    require_shape,
-    require_type,
-)
+from kontrast import checks
 from kontrast.dynamics import flat_kernel
 from kontrast.errors import InputError, KontrastError
 from kontrast.kernels import InfiniteNetwork
@@ -64,7 +55,7 @@ class MSETraining:
         n, z = self.start.shape
         _require_dense("cross", cross, outputs=self.start)
         _require_dense("start", start, outputs=self.start)
-        require_shape("start", start, ("m", z), "pass f_0 at the new inputs")
+        checks.require_shape("start", start, ("m", z), "pass f_0 at the new inputs")
         m = len(start)
         if cross.shape not in ((m, n), (m, n, z, z)):
             raise InputError(
@@ -208,8 +199,8 @@ def mse_training(
         learning_rate: η.
         method: "flow", or "descent" in steps of η.
     """
-    require_positive(learning_rate=learning_rate)
-    require_choice("method", method, get_args(Training))
+    checks.require_positive(learning_rate=learning_rate)
+    checks.require_choice("method", method, get_args(Training))
     _require_dense("kernel", kernel)
     _require_dense("outputs", outputs, kernel=kernel)
     require_targets(targets, outputs)
@@ -247,21 +238,14 @@ def ensemble(
     covariance $K_{**} + \Theta_* A_t K A_t \Theta_*^\top - (\Theta_* A_t K_{X*} + h.c.)$, K the NNGP kernel that draws
     the start. At time 0 it is the prior; at ∞ it is not the posterior of the Gaussian process, for which Θ = K.
 
-    Args:
-        network: the infinitely wide network.
-        x: training inputs, (n, d).
-        targets: (n, z).
-        new: the new inputs, (m, d).
-        time: flow time or steps, up to ∞; see `mse_training`.
-        learning_rate: η.
-        method: "flow" or "descent".
+    The inputs x are (n, d), the targets (n, z), and `new` is (m, d). For time, η and method see `mse_training`.
     """
-    require_type("network", network, InfiniteNetwork, "for modules use linearized_mse")
-    require_positive(learning_rate=learning_rate)
-    require_choice("method", method, get_args(Training))
+    checks.require_type("network", network, InfiniteNetwork, "for modules use linearized_mse")
+    checks.require_positive(learning_rate=learning_rate)
+    checks.require_choice("method", method, get_args(Training))
     _require_dense("x", x)
     _require_dense("targets", targets, x=x)
-    require_shape("targets", targets, (len(x), "z"), "pass one row per row of x")
+    checks.require_shape("targets", targets, (len(x), "z"), "pass one row per row of x")
     _checked_time(time, learning_rate, method)
     # A_t Θ_*^T are the weights of training from zero on the columns of Θ_*^T.
     columns = network.ntk(x, new)
@@ -277,14 +261,14 @@ def ensemble(
 
 def require_targets(targets: Tensor, outputs: Tensor) -> None:
     """Refuse targets that are not like the (n, z) outputs."""
-    require_type("outputs", outputs, Tensor)
-    require_shape("outputs", outputs, ("n", "z"), "for one output use outputs[:, None]")
+    checks.require_type("outputs", outputs, Tensor)
+    checks.require_shape("outputs", outputs, ("n", "z"), "for one output use outputs[:, None]")
     _require_dense("targets", targets, outputs=outputs)
-    require_shape("targets", targets, outputs.shape, "use targets[:, None]" if targets.ndim == 1 else "")
+    checks.require_shape("targets", targets, outputs.shape, "use targets[:, None]" if targets.ndim == 1 else "")
 
 
 def _checked_time(time: float, learning_rate: float, method: Training) -> float:
-    require_not_negative(time=time)
+    checks.require_not_negative(time=time)
     try:
         value = float(time)
     except OverflowError:  # a whole number beyond 1e308
@@ -296,9 +280,9 @@ def _checked_time(time: float, learning_rate: float, method: Training) -> float:
 
 def _require_dense(name: str, given: Tensor, **like: Tensor) -> None:
     """Refuse what is not a dense, finite floating-point tensor, of the number type and device of those in `like`."""
-    require_floating(name, given)
+    checks.require_floating(name, given)
     if given.layout != torch.strided:
         raise InputError(f"{name} must be dense, got {given.layout}; use {name}.to_dense()")
     for other, tensor in like.items():
-        require_alike(**{other: tensor, name: given})
-    require_finite(name, given)
+        checks.require_alike(**{other: tensor, name: given})
+    checks.require_finite(name, given)

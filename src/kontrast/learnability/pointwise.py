@@ -37,21 +37,13 @@ TOLERANCE = 1e-10  # of log(1 − H_xx)
 
 @dataclass(frozen=True, eq=False)
 class PointPrediction:
-    r"""The predictions of regression from n random points at each point that is not one of them, in float64.
+    """The predictions of regression from n random points at each point that is not one of them, in float64."""
 
-    Attributes:
-        n_samples: n.
-        kappas: one κ per point, (M,): τ/M.
-        outputs: the mean prediction, (M, c).
-        moments: the mean of $(f - \hat f)(f - \hat f)^\top$ over the c targets, (M, c, c).
-        targets: f, (M, c).
-    """
-
-    n_samples: int
-    kappas: Tensor
-    outputs: Tensor
-    moments: Tensor
-    targets: Tensor
+    n_samples: int  # n
+    kappas: Tensor  # one κ per point, (M,): τ/M
+    outputs: Tensor  # the mean prediction, (M, c)
+    moments: Tensor  # the mean of (f − f̂)(f − f̂)^T over the c targets, (M, c, c)
+    targets: Tensor  # f, (M, c)
 
     @property
     def errors(self) -> Tensor:
@@ -73,13 +65,8 @@ class PointPrediction:
 def predict_at_points(K: Tensor, targets: Tensor, n_samples: int, *, ridge: float = 0.0) -> PointPrediction:
     """Mean and spread of kernel regression at each point, over the sets of `n_samples` other points.
 
-    Costs some ten products of (M, M) matrices.
-
-    Args:
-        K: the kernel over the domain, (M, M).
-        targets: f at every point, (M,) or (M, c).
-        n_samples: n, from 1 to M − 1.
-        ridge: δ of $(K + δI)^{-1}$; above 0 where the samples outnumber the rank of K.
+    Costs some ten products of (M, M) matrices. K (M, M) is the kernel over the domain, `targets` are f at every point,
+    (M,) or (M, c). The ridge is δ of (K + δI)⁻¹, above 0 where the samples outnumber the rank of K.
     """
     eps = torch.finfo(checked_kernel(K).dtype).eps
     K = K.detach().double()

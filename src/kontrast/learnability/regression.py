@@ -14,15 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    require_callable,
-    require_finite,
-    require_floating,
-    require_not_negative,
-    require_positive,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.kernels import KERNEL_TILE, Kernel, tiled
 from kontrast.linalg import LeaveOneOut, Posterior, RidgeSystem, nystrom_preconditioner
@@ -82,7 +74,7 @@ class KernelRegression:
         if x.shape[1:] != self.x.shape[1:] or (x.dtype, x.device) != (self.x.dtype, self.x.device):
             raise InputError(
                 f"x must be like the training samples, (m, {', '.join(map(str, self.x.shape[1:]))}) of {self.x.dtype} "
-                f"on {self.x.device}, got {in_words(x)} on {x.device}"
+                f"on {self.x.device}, got {checks.in_words(x)} on {x.device}"
             )
 
 
@@ -109,24 +101,22 @@ def kernel_regression(
         x: Samples, float32 or float64.
         targets: Numbers, not class labels; for labels, one column per class.
         ridge: Added to the kernel's diagonal itself, not a share of it. The variance of a Gaussian process's noise.
+            Without one, samples that coincide are refused by name.
         exact_below: The number of samples from which conjugate gradients are used.
         rank: Of the preconditioner; a larger one needs fewer steps.
         tolerance: Of conjugate gradients: the largest relative residual, 1e-10 for float64 and 1e-5 for float32.
-        max_steps: Of conjugate gradients.
+        max_steps: Of conjugate gradients; if they do not reach the tolerance, a `ConvergenceError` says so.
         generator: Draws the preconditioner's random vectors; seed 0 if not given.
-
-    Raises:
-        InputError: The kernel is singular without ridge; the message names two samples that coincide, if any do.
-        ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
     _require_samples(x)
     wide = _checked_targets(targets, x)
-    require_not_negative(ridge=ridge)
-    exact_below = require_whole("exact_below", exact_below, least=0)
-    rank, max_steps = require_whole("rank", rank), require_whole("max_steps", max_steps)
+    checks.require_not_negative(ridge=ridge)
+    exact_below = checks.require_whole("exact_below", exact_below, least=0)
+    rank, max_steps = checks.require_whole("rank", rank), checks.require_whole("max_steps", max_steps)
     if tolerance is not None:
-        require_positive(tolerance=tolerance)
-    k = _as_kernel(kernel)
+        checks.require_positive(tolerance=tolerance)
+    checks.require_callable("kernel", kernel, "pass a Kernel or a function k(x, y)")
+    k = cast("Kernel", kernel) if hasattr(kernel, "diagonal") else _PlainKernel(kernel)
     K = _checked_kernel(tiled(k, x), len(x), len(x))
     options = {"ridge": ridge, "tolerance": tolerance, "max_steps": max_steps}
     if len(x) < exact_below:
@@ -151,22 +141,18 @@ class _PlainKernel:
         return torch.cat([self(part).diagonal() for part in torch.split(x, DIAGONAL_ROWS)])
 
 
-def _as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
-    require_callable("kernel", kernel, "pass a Kernel or a function k(x, y)")
-    return cast("Kernel", kernel) if hasattr(kernel, "diagonal") else _PlainKernel(kernel)
-
-
 def _require_samples(x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64) or x.ndim < 2 or len(x) == 0:
         raise InputError(
-            f"x must be samples (n, …) of float32 or float64, got {in_words(x)}; convert it with torch.as_tensor(x)"
+            f"x must be samples (n, …) of float32 or float64, got {checks.in_words(x)}; convert it with "
+            "torch.as_tensor(x)"
         )
-    require_finite("x", x, "leave those samples out")
+    checks.require_finite("x", x, "leave those samples out")
 
 
 def _checked_targets(targets: Tensor, x: Tensor) -> Tensor:
     """The targets in float64, in which the weights are found."""
-    require_floating("targets", targets, "for class labels pass torch.nn.functional.one_hot(labels).to(x)")
+    checks.require_floating("targets", targets, "for class labels pass torch.nn.functional.one_hot(labels).to(x)")
     if targets.ndim not in (1, 2) or len(targets) != len(x) or targets.numel() == 0:
         raise InputError(
             f"targets must have shape ({len(x)},) or ({len(x)}, c), one row per sample, got {tuple(targets.shape)}"
@@ -178,6 +164,6 @@ def _checked_targets(targets: Tensor, x: Tensor) -> Tensor:
 
 def _checked_kernel(K: Tensor, n: int, m: int) -> Tensor:
     if not isinstance(K, Tensor) or tuple(K.shape) != (n, m) or K.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"kernel must return ({n}, {m}) of float32 or float64, got {in_words(K)}")
-    require_finite("the kernel matrix", K, "check the samples and the kernel function")
+        raise InputError(f"kernel must return ({n}, {m}) of float32 or float64, got {checks.in_words(K)}")
+    checks.require_finite("the kernel matrix", K, "check the samples and the kernel function")
     return K.detach()

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    require_finite,
-    require_finite_not_negative,
-    require_floating,
-    require_type,
-)
+from kontrast.checks import in_words, require_finite, require_finite_not_negative, require_floating, require_type
 from kontrast.errors import InputError
 from kontrast.learnability.eigenlearning import Spectrum
 from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
@@ -26,15 +20,10 @@ from kontrast.linalg import eigenvalue_rounding, fix_signs, require_symmetric
 
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
-    r"""The eigenfunctions of a kernel on M points, (31): $\frac1M \sum_{x'} K(x, x')φ_i(x') = λ_i φ_i(x)$, in float64.
+    r"""A kernel's eigenfunctions on M points, (31): $\frac1M \sum_{x'} K(x, x')φ_i(x') = λ_i φ_i(x)$, in float64."""
 
-    Attributes:
-        eigenvalues: of K/M, descending, (M,); those within rounding of 0 are 0.
-        functions: (M, M), column i is $φ_i$ at every point, of mean square 1.
-    """
-
-    eigenvalues: Tensor
-    functions: Tensor
+    eigenvalues: Tensor  # of K/M, descending, (M,); those within rounding of 0 are 0
+    functions: Tensor  # (M, M), column i is φ_i at every point, of mean square 1
 
     @property
     def spectrum(self) -> Spectrum:

@@ -15,21 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from kontrast.bounds import Assumption, Bound, Form
-from kontrast.checks import (
-    require_between,
-    require_callable,
-    require_choice,
-    require_finite,
-    require_floating,
-    require_generator,
-    require_not_negative,
-    require_positive,
-    require_same_dtype,
-    require_shape,
-    require_type,
-    require_whole,
-)
+from kontrast import checks
+from kontrast.bounds import Assumption, Bound, Form, value_of
 from kontrast.errors import InputError
 from kontrast.linalg import require_symmetric
 
@@ -58,16 +45,13 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
     A bound above C_0²/4 cannot help Theorem 1, as λ_gap ≤ λ_* = Var h(w^T x) ≤ C_0²/4 because 0 ≤ h ≤ C_0. For x
     uniform in a ball vol·r = 1, and the corrected bound is C_0²/π in every dimension: it certifies nothing.
 
-    Args:
-        radius: C_0, the largest ‖x‖.
-        density_at_plane: r(w, α) = Σ_l z_l² max p̃_l(x; α) over the plane w^T x = 0; max p for uniform α.
-        d: the dimension of x.
-        form: "printed", "corrected" or "sharp".
+    `radius` is C_0, the largest ‖x‖, and d the dimension of x. `density_at_plane` is r(w, α) = Σ_l z_l² max p̃_l(x; α)
+    over the plane w^T x = 0, for uniform α max p.
     """
-    require_choice("form", form, ("printed", "corrected", "sharp"))
-    require_positive(radius=radius)
-    d = require_whole("d", d)
-    require_not_negative(density_at_plane=density_at_plane)
+    checks.require_choice("form", form, ("printed", "corrected", "sharp"))
+    checks.require_positive(radius=radius)
+    d = checks.require_whole("d", d)
+    checks.require_not_negative(density_at_plane=density_at_plane)
     log_constant = _log_volume(d) - math.log(math.pi)
     if form == "sharp":
         log_constant = _log_volume(d - 1) - math.log(d + 1)
@@ -78,7 +62,7 @@ def roughness_bound(radius: float, density_at_plane: float, d: int, *, form: For
     return Bound(
         name="ρ(w)",
         source=f"paper C, Theorem 2, {form}" + ("" if form == "printed" else ", claims C.thm2"),
-        value=math.inf if log10 > 308 else 10**log10,
+        value=value_of(log10),
         constants={"C_0": radius, "r": density_at_plane, "d": d},
         log10=log10,
     )
@@ -90,33 +74,23 @@ def gaussian_z0(outputs: Tensor, temperature: float) -> float:
     r(w, α_g) = z_0·r(w, α_u), as all features l ≥ 1 vanish on the plane where h = 0: an identity for the bound. With α
     held fixed, the roughness itself falls by another factor, $E[h\,e^{-h^2/2τ}]/E[h]$.
     """
-    require_floating("outputs", outputs)
-    require_shape("outputs", outputs, ("n",), "pass those of one filter")
-    require_positive(temperature=temperature)
+    checks.require_floating("outputs", outputs)
+    checks.require_shape("outputs", outputs, ("n",), "pass those of one filter")
+    checks.require_positive(temperature=temperature)
     return float(torch.exp(-outputs.double().square() / (2 * temperature)).mean())
 
 
 @dataclass(frozen=True, eq=False)
 class Irregularity:
-    """c, μ, ν and ω of Definition 4 at one weight or at many.
+    """c, μ, ν and ω of Definition 4 at one weight or at many."""
 
-    Attributes:
-        correlation: c = |w^T φ_1|.
-        shortfall: 1 − c, without cancellation.
-        eigenvalue: λ_1 of A(w).
-        gap: λ_1 − λ_2.
-        mu: (100): 1 − d ≤ μ(1 − c) after one step of power iteration.
-        nu: (111): |d − c'| ≤ ν(1 − c).
-        omega: (95), μ + ν; infinite where c, λ_1 or the gap is not above 0.
-    """
-
-    correlation: Tensor
-    shortfall: Tensor
-    eigenvalue: Tensor
-    gap: Tensor
-    mu: Tensor
-    nu: Tensor
-    omega: Tensor
+    correlation: Tensor  # c = |w^T φ_1|
+    shortfall: Tensor  # 1 − c, without cancellation
+    eigenvalue: Tensor  # λ_1 of A(w)
+    gap: Tensor  # λ_1 − λ_2
+    mu: Tensor  # (100): 1 − d ≤ μ(1 − c) after one step of power iteration
+    nu: Tensor  # (111): |d − c'| ≤ ν(1 − c)
+    omega: Tensor  # (95), μ + ν; infinite where c, λ_1 or the gap is not above 0
 
 
 def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curvature: float = 0.0) -> Irregularity:
@@ -128,20 +102,16 @@ def irregularity(matrix: Tensor, weight: Tensor, *, lipschitz: float = 0.0, curv
     Lemma 4 assumes λ_1 > 0 only. It also needs |λ_i| ≤ λ_2 for i > 1, which A ≥ 0 gives: it is false for the
     eigenvalues 1, 0.1 and −0.9. Lemmas 5 and 7 assume A > 0, but A ≥ 0 is enough.
 
-    Args:
-        matrix: A(w), (d, d), or (n, d, d) for many weights.
-        weight: w of norm 1, (d,) or (n, d).
-        lipschitz: L.
-        curvature: κ.
+    `matrix` is A(w), (d, d), for a `weight` w (d,) of norm 1, or (n, d, d) for many, (n, d).
     """
-    require_floating("matrix", matrix)
-    require_floating("weight", weight)
+    checks.require_floating("matrix", matrix)
+    checks.require_floating("weight", weight)
     if weight.dim() not in (1, 2) or weight.shape[-1] < 2 or matrix.shape != (*weight.shape, weight.shape[-1]):
         raise InputError(
             f"matrix must be (d, d) for a weight (d,), or (n, d, d) for (n, d), with d of 2 or more, got"
             f" {tuple(matrix.shape)} and {tuple(weight.shape)}"
         )
-    require_not_negative(lipschitz=lipschitz, curvature=curvature)
+    checks.require_not_negative(lipschitz=lipschitz, curvature=curvature)
     values, vectors = torch.linalg.eigh(matrix)
     return _irregularity(values, vectors, weight, lipschitz, curvature)
 
@@ -168,14 +138,14 @@ def eigenvector_constant(gap: float) -> float:
     follows for δA of any size, with the sign φ_1·φ_1' ≥ 0. So κ is finite on a set iff the gap stays open there. Where
     levels just cross, κλ_gap² = 4√2 is reached, not far below 2√13.
     """
-    require_positive(gap=gap)
+    checks.require_positive(gap=gap)
     return KAPPA / gap / gap  # the square of a tiny gap would be 0
 
 
 def positive_definite(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
     """Â(w) = A(w) − λ_min(w)I + εI of (99), which is positive definite and has the same critical points as A(w)."""
     _require_function(matrix)
-    require_positive(epsilon=epsilon)
+    checks.require_positive(epsilon=epsilon)
 
     def shifted_matrix(weight: Tensor) -> Tensor:
         A = matrix(weight)
@@ -187,21 +157,13 @@ def positive_definite(matrix: MatrixOf, *, epsilon: float = 1e-6) -> MatrixOf:
 
 @dataclass(frozen=True)
 class LocalConstants:
-    """The constants of A(w) on a ball that Theorem 3 needs, from `n_points` of its points: lower bounds, not proofs.
+    """The constants of A(w) on a ball that Theorem 3 needs, from `n_points` of its points: lower bounds, not proofs."""
 
-    Attributes:
-        lipschitz: L, the largest ‖A(w) − A(w')‖₂/‖w − w'‖.
-        curvature: κ, the largest ‖φ_1' − φ_1 − Δφ_1‖/‖δA‖₂², and no more than `eigenvector_constant` of the gap.
-        gap: the smallest λ_1 − λ_2.
-        lowest: the smallest eigenvalue.
-        n_points: how many A(w) these come from.
-    """
-
-    lipschitz: float
-    curvature: float
-    gap: float
-    lowest: float
-    n_points: int
+    lipschitz: float  # L, the largest ‖A(w) − A(w')‖₂/‖w − w'‖
+    curvature: float  # κ, the largest ‖φ_1' − φ_1 − Δφ_1‖/‖δA‖₂², at most `eigenvector_constant` of the gap
+    gap: float  # the smallest λ_1 − λ_2
+    lowest: float  # the smallest eigenvalue
+    n_points: int  # how many A(w) these come from
 
 
 def estimate_constants(
@@ -213,40 +175,26 @@ def estimate_constants(
     only, as w(t) and w(t+1) both lie there. For samples A(w) jumps where a gate opens, so L grows as pairs come
     closer: it is finite only for a population with a density.
 
-    Args:
-        matrix: w (d,) → A(w) (d, d), symmetric.
-        start: the centre of the ball (d,); only its direction matters.
-        radius: the radius of the ball, as a chord; beyond 2 it is the whole sphere.
-        n_points: how many points to draw; each has a near neighbour as well.
-        generator: draws the points.
+    `matrix`, w (d,) → A(w) (d, d), is symmetric. Of `start` only the direction matters. `radius` is a chord; beyond 2
+    the ball is the whole sphere. Each of the `n_points` drawn has a near neighbour as well.
     """
     w = _unit_start(matrix, start)
-    require_positive(radius=radius)
-    draws = _Draws.make(w, require_whole("n_points", n_points, least=2), generator)
+    checks.require_positive(radius=radius)
+    draws = _Draws.make(w, checks.require_whole("n_points", n_points, least=2), generator)
     return _Sampled.on_ball(matrix, w, radius, draws).constants
 
 
 @dataclass(frozen=True, eq=False)
 class Guarantee:
-    """The promise of Theorem 3 about power iteration from `start`, if it makes one.
+    """The promise of Theorem 3 about power iteration from `start`, if it makes one."""
 
-    Attributes:
-        start: w(0), of norm 1.
-        shortfall: 1 − c_0.
-        omega: the largest ω found on the last ball tried.
-        gamma: the smallest γ with sup ω ≤ γ on B_γ, up to 2 % and 0.005; NaN where there is none below 1.
-        radius: of B_γ, as a chord; NaN where there is none.
-        constants: L, κ and the others found on B_γ.
-        assumptions: the theorem's assumptions, judged.
-    """
-
-    start: Tensor
-    shortfall: float
-    omega: float
-    gamma: float
-    radius: float
-    constants: LocalConstants
-    assumptions: tuple[Assumption, ...]
+    start: Tensor  # w(0), of norm 1
+    shortfall: float  # 1 − c_0
+    omega: float  # the largest ω found on the last ball tried
+    gamma: float  # the smallest γ with sup ω ≤ γ on B_γ, up to 2 % and 0.005; NaN where there is none below 1
+    radius: float  # of B_γ, as a chord; NaN where there is none
+    constants: LocalConstants  # those found on B_γ
+    assumptions: tuple[Assumption, ...]  # of the theorem, judged
 
     @property
     def met(self) -> bool:
@@ -255,13 +203,13 @@ class Guarantee:
 
     def shortfall_at(self, step: int) -> float:
         """The bound γ^t(1 − c_0) on 1 − c_t, (134)."""
-        return float(self.gamma ** require_whole("step", step, least=0) * self.shortfall)
+        return float(self.gamma ** checks.require_whole("step", step, least=0) * self.shortfall)
 
 
 def ball_radius(gamma: float, shortfall: float) -> float:
     r"""The radius $\sqrt{2(1 + γ)(1 - c_0)}/(1 - \sqrt γ)$ of B_γ, (122), for 1 − c_0 = `shortfall`."""
-    require_not_negative(shortfall=shortfall)
-    require_between("gamma", gamma, 0, 1, high_included=False)
+    checks.require_not_negative(shortfall=shortfall)
+    checks.require_between("gamma", gamma, 0, 1, high_included=False)
     return math.sqrt(2 * (1 + gamma) * shortfall) / (1 - math.sqrt(gamma))
 
 
@@ -276,14 +224,11 @@ def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator:
     promise = guarantee(positive_definite(covariance.matrix), w, generator=torch.Generator().manual_seed(0))
     ```
 
-    Args:
-        matrix: w (d,) → A(w) (d, d), symmetric and without negative eigenvalues; see `positive_definite`.
-        start: w(0) (d,); only its direction matters.
-        n_points: how many points to draw in each ball.
-        generator: draws the points.
+    `matrix`, w (d,) → A(w) (d, d), is symmetric without negative eigenvalues; see `positive_definite`. Of `start`,
+    w(0), only the direction matters. `n_points` are drawn in each ball.
     """
     w = _unit_start(matrix, start)
-    draws = _Draws.make(w, require_whole("n_points", n_points, least=2), generator)
+    draws = _Draws.make(w, checks.require_whole("n_points", n_points, least=2), generator)
     seen = _Sampled.at(matrix, w[None])
     first = seen.irregularity()
     shortfall = float(first.shortfall[0])
@@ -320,27 +265,16 @@ def guarantee(matrix: MatrixOf, start: Tensor, *, n_points: int = 64, generator:
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeCheck:
-    """Power iteration (94) compared with the promise of Theorem 3.
+    """Power iteration (94) compared with the promise of Theorem 3."""
 
-    Attributes:
-        weights: w(t), (T + 1, d).
-        shortfalls: 1 − c_t, (T + 1,).
-        moves: ‖w(t + 1) − w(t)‖, (T,).
-        rate: the largest (1 − c_t)/(γ^t(1 − c_0)) for t ≥ 1, bounded by 1.
-        reach: the largest ‖w(t) − w(0)‖, bounded by the radius of B_γ.
-        least_rise: the smallest c_{t+1} − c_t; by the theorem it is not negative.
-        omega: the largest ω on the way, with the L and κ of the guarantee.
-        constants: L and κ on the way.
-    """
-
-    weights: Tensor
-    shortfalls: Tensor
-    moves: Tensor
-    rate: Bound
-    reach: Bound
-    least_rise: float
-    omega: float
-    constants: LocalConstants
+    weights: Tensor  # w(t), (T + 1, d)
+    shortfalls: Tensor  # 1 − c_t, (T + 1,)
+    moves: Tensor  # ‖w(t + 1) − w(t)‖, (T,)
+    rate: Bound  # the largest (1 − c_t)/(γ^t(1 − c_0)) for t ≥ 1, bounded by 1
+    reach: Bound  # the largest ‖w(t) − w(0)‖, bounded by the radius of B_γ
+    least_rise: float  # the smallest c_{t+1} − c_t; by the theorem it is not negative
+    omega: float  # the largest ω on the way, with the L and κ of the guarantee
+    constants: LocalConstants  # L and κ on the way
 
     @property
     def held(self) -> bool | None:
@@ -356,8 +290,8 @@ def check_guarantee(matrix: MatrixOf, promise: Guarantee, *, n_steps: int = 60) 
     Distances below the rounding error of eigenvectors count as 0, and so does 1 − c_t below its square.
     """
     _require_function(matrix)
-    require_type("promise", promise, Guarantee, "make one with guarantee()")
-    n_steps = require_whole("n_steps", n_steps)
+    checks.require_type("promise", promise, Guarantee, "make one with guarantee()")
+    n_steps = checks.require_whole("n_steps", n_steps)
     w, A = [promise.start], [matrix(promise.start)]
     for _ in range(n_steps):
         moved = A[-1] @ w[-1]
@@ -369,17 +303,17 @@ def check_guarantee(matrix: MatrixOf, promise: Guarantee, *, n_steps: int = 60) 
     rounding = 100 * torch.finfo(shortfalls.dtype).eps * path.values.abs().max() / _gap(path.values).min()
     counted = torch.where(shortfalls > rounding**2, shortfalls, 0.0)
     distances = (path.points - promise.start).norm(dim=1)
+    promised = 1.0 if promise.met else math.nan
     rates = [_ratio(float(counted[t]), promise.shortfall_at(t)) for t in range(1, len(w))]
-    source = "paper C, Theorem 3 (134)", "paper C, Theorem 3 (122)"
     return GuaranteeCheck(
         weights=path.points,
         shortfalls=shortfalls,
         moves=(path.points[1:] - path.points[:-1]).norm(dim=1),
-        rate=Bound("max (1 − c_t)/(γ^t(1 − c_0))", source[0], 1.0 if promise.met else math.nan, measured=max(rates)),
+        rate=Bound("max (1 − c_t)/(γ^t(1 − c_0))", "paper C, Theorem 3 (134)", promised, measured=max(rates)),
         reach=Bound(
             "max ‖w(t) − w(0)‖",
-            source[1],
-            promise.radius if promise.met else math.nan,
+            "paper C, Theorem 3 (122)",
+            promised * promise.radius,
             {"γ": promise.gamma, "1 − c_0": promise.shortfall},
             promise.assumptions,
             measured=float(torch.where(distances > rounding, distances, 0.0).max()),
@@ -401,15 +335,15 @@ class _Draws:
 
     @classmethod
     def make(cls, w: Tensor, n: int, generator: torch.Generator) -> _Draws:
-        require_generator(generator)
+        checks.require_generator(generator)
         noise = torch.randn(2, n, len(w), generator=generator, dtype=torch.float64, device=generator.device).to(w)
         shares = torch.rand(n, generator=generator, dtype=torch.float64, device=generator.device).to(w).sqrt()
         shares[: n // 2] = 1
         across = noise[0] - (noise[0] @ w)[:, None] * w
-        unit = [
+        across, step = (
             rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny) for rows in (across, noise[1])
-        ]
-        return cls(unit[0], shares, unit[1])
+        )
+        return cls(across, shares, step)
 
     def points(self, w: Tensor, radius: float) -> Tensor:
         """Points of the unit sphere within `radius` of w, and a neighbour of each in the ball, (2n, d)."""
@@ -436,7 +370,7 @@ class _Sampled:
 
     @classmethod
     def of(cls, points: Tensor, matrices: Tensor, pairs: tuple[Tensor, Tensor]) -> _Sampled:
-        require_finite("matrix(w) near the start", matrices, "check the data behind it")
+        checks.require_finite("matrix(w) near the start", matrices, "check the data behind it")
         values, vectors = torch.linalg.eigh(matrices)
         i, j = (index.to(points.device) for index in pairs)
         change = matrices[j] - matrices[i]
@@ -454,9 +388,8 @@ class _Sampled:
         points = draws.points(w, max(radius, smallest))
         n = len(points) // 2
         index = torch.arange(n)
-        left = torch.cat([index, *(index for _ in FAR)])
         right = torch.cat([index + n, *(index.roll(-places) for places in FAR)])
-        return cls.at(matrix, points, pairs=(left, right))
+        return cls.at(matrix, points, pairs=(index.repeat(1 + len(FAR)), right))
 
     def and_also(self, other: _Sampled) -> _Sampled:
         return _Sampled(*(torch.cat([getattr(each, f.name) for each in (self, other)]) for f in fields(self)))
@@ -514,7 +447,7 @@ def _log_volume(d: int) -> float:
 def _unit_start(matrix: MatrixOf, start: Tensor) -> Tensor:
     """The direction of the start; refuses a matrix function that does not fit it."""
     _require_function(matrix)
-    require_floating("start", start)
+    checks.require_floating("start", start)
     norm = float(start.norm())
     if start.dim() != 1 or len(start) < 2 or not (math.isfinite(norm) and norm > 0):
         raise InputError(
@@ -522,12 +455,12 @@ def _unit_start(matrix: MatrixOf, start: Tensor) -> Tensor:
         )
     w = start / norm
     A = matrix(w)
-    require_floating("matrix(start)", A)
-    require_shape("matrix(start)", A, (len(w), len(w)))
-    require_same_dtype(**{"start": w, "matrix(start)": A})
+    checks.require_floating("matrix(start)", A)
+    checks.require_shape("matrix(start)", A, (len(w), len(w)))
+    checks.require_same_dtype(**{"start": w, "matrix(start)": A})
     require_symmetric(A, "matrix(start)")
     return w
 
 
 def _require_function(matrix: MatrixOf) -> None:
-    require_callable("matrix", matrix, "pass w -> A(w)")
+    checks.require_callable("matrix", matrix, "pass w -> A(w)")

@@ -16,17 +16,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    is_number,
-    require_alike,
-    require_finite,
-    require_floating,
-    require_positive,
-    require_same_length,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.memory import rows_that_fit
 from kontrast.patterns.importance import (
@@ -50,15 +40,10 @@ MOST_FEATURES = 100_000  # columns of a feature map: more is a mistake in `order
 
 @dataclass(frozen=True, eq=False)
 class PairLaplacian:
-    """L and β of weights on the pairs of n samples, all that C_α needs of α; made by `pair_laplacian`.
+    """L and β of weights on the pairs of n samples, all that C_α needs of α; made by `pair_laplacian`."""
 
-    Attributes:
-        degrees: α_s 1, (n,).
-        positive: β, (n,), the weights of the samples' own pairs of views.
-    """
-
-    degrees: Tensor
-    positive: Tensor
+    degrees: Tensor  # α_s 1, (n,)
+    positive: Tensor  # β, (n,), the weights of the samples' own pairs of views
     _times: Callable[[Tensor], Tensor] = field(repr=False)  # b (n, k) → L b
 
     @property
@@ -70,7 +55,7 @@ class PairLaplacian:
         """L b, (n, k)."""
         if not isinstance(b, Tensor) or b.ndim != 2 or len(b) != self.n or b.dtype != self.degrees.dtype:
             raise InputError(
-                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), one row per sample, got {in_words(b)}"
+                f"b must be a {self.degrees.dtype} tensor ({self.n}, k), one row per sample, got {checks.in_words(b)}"
             )
         return self._times(b - b.mean(0))  # L1 = 0 except for rounding, which a large mean would amplify
 
@@ -109,7 +94,9 @@ def pair_laplacian(
         progress: show a bar while blocks are computed.
     """
     if outputs is not None:
-        _require_outputs(outputs)
+        checks.require_floating("outputs", outputs)
+        checks.require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
+        _require_pairs("outputs", outputs)
     if isinstance(importance, PairLaplacian):
         return importance
     if isinstance(importance, ImportanceWeights):
@@ -122,7 +109,9 @@ def pair_laplacian(
     if outputs is None:
         raise InputError(f"{rule} computes α from outputs, and none were given; pass outputs, one row per sample")
     if isinstance(rule, UniformImportance):
-        return _uniform(outputs)
+        n = len(outputs)
+        degrees = outputs.new_full((n,), n - 1.0)
+        return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
     block = rows_that_fit(
         COPIES * len(outputs) * outputs.element_size(),
         len(outputs),
@@ -183,9 +172,8 @@ def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
     $\alpha = \varphi\varphi^\top$ and no views it **is** C_α[a] at any number of samples. Many samples are needed only
     for their distribution to become the population's and, with views, for $\mathbb E[g(x)|x_0]$ to replace g.
 
-    Args:
-        a: (n, d): g of the samples, or with augmentation its conditional means given each sample.
-        features: φ (n, m), none of them negative, of the samples before augmentation.
+    a (n, d) are g of the samples, or with augmentation its conditional means given each sample. `features` are φ
+    (n, m), none of them negative, of the samples before augmentation.
     """
     _require_functions(a, a, None, None)
     _require_features(features, n=len(a))
@@ -198,17 +186,11 @@ def adjusted_covariance(a: Tensor, features: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class GaussianFeatures:
-    r"""The first features of $e^{-\|y_i - y_j\|^2/2τ}$.
+    r"""The first features of $e^{-\|y_i - y_j\|^2/2τ}$."""
 
-    Attributes:
-        values: φ, (n, m), none of them negative.
-        lower: the offset that was subtracted from y for that, (z,).
-        error: the largest |α_ij − φ_i·φ_j|, reached for some i = j.
-    """
-
-    values: Tensor
-    lower: Tensor
-    error: float
+    values: Tensor  # φ, (n, m), none of them negative
+    lower: Tensor  # the offset that was subtracted from y for that, (z,)
+    error: float  # the largest |α_ij − φ_i·φ_j|, reached for some i = j
 
 
 def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float | None = None) -> GaussianFeatures:
@@ -218,18 +200,15 @@ def gaussian_features(y: Tensor, *, temperature: float, order: int, lower: float
     lists each monomial |κ|!/κ! times, once per order of its factors; here they are merged, with the same sum
     $\sum_l z_l^2 \mathbb V_{\tilde p_l}$. For one output it is (89). At most P[Poisson(‖y‖²/τ) > order] is cut off.
 
-    Args:
-        y: the outputs, (n, z).
-        temperature: τ.
-        order: the highest degree kept; about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8.
-        lower: a lower bound of all outputs; None takes the smallest value of each dimension.
+    An `order` of about ‖y‖²/τ + 6‖y‖/√τ leaves 1e-8. `lower` is a lower bound of all outputs y (n, z), by default the
+    smallest value of each dimension.
     """
-    _require_functions(y, y, None, None, names=("y", "y"), least=1)
-    require_positive(temperature=temperature)
-    degrees = _multi_indices(y.shape[1], require_whole("order", order, least=0)).to(y)
+    checks.require_matrix("y", y, ("n", "z"), "pass one row per sample")
+    checks.require_positive(temperature=temperature)
+    degrees = _multi_indices(y.shape[1], checks.require_whole("order", order, least=0)).to(y)
     bound = y.detach().min(0).values
     if lower is not None:
-        if not is_number(lower) or not lower <= float(bound.min()):
+        if not checks.is_number(lower) or not lower <= float(bound.min()):
             raise InputError(
                 f"lower must be a number of at most {float(bound.min()):.3g}, the smallest output, got {lower!r}; "
                 "leave it out to take the smallest of each dimension"
@@ -259,17 +238,11 @@ def _multi_indices(z: int, order: int) -> Tensor:
     return torch.tensor(powers, dtype=torch.float64)
 
 
-def _uniform(outputs: Tensor) -> PairLaplacian:
-    n = len(outputs)
-    degrees = outputs.new_full((n,), n - 1.0)
-    return PairLaplacian(degrees, degrees, lambda b: n * b)  # of b whose mean is 0
-
-
 def _of_weights(weights: ImportanceWeights) -> PairLaplacian:
     """A rule's α may be negative, but it must be finite, and so must its sums."""
     laplacian = _of_matrix(weights.alpha.detach(), weights.positive.detach())
-    require_finite("alpha", laplacian.degrees, "make every weight a finite number")
-    require_finite("positive", laplacian.positive, "make every weight a finite number")
+    checks.require_finite("alpha", laplacian.degrees, "make every weight a finite number")
+    checks.require_finite("positive", laplacian.positive, "make every weight a finite number")
     return laplacian
 
 
@@ -330,47 +303,35 @@ def _streamed(blocks: _Blocks) -> PairLaplacian:
     return PairLaplacian(degrees, torch.cat(pull), times)
 
 
-def _require_outputs(outputs: Tensor) -> None:
-    require_floating("outputs", outputs)
-    require_shape("outputs", outputs, ("n", "z"), "pass one row per sample")
-    if len(outputs) < 2:
-        raise InputError("outputs needs at least 2 samples, got 1; with one there are no pairs")
-
-
-def _require_functions(
-    a: Tensor,
-    b: Tensor,
-    positives: Tensor | None,
-    positives_b: Tensor | None,
-    *,
-    names: tuple[str, str] = ("a", "b"),
-    least: int = 2,
-) -> None:
+def _require_functions(a: Tensor, b: Tensor, positives: Tensor | None, positives_b: Tensor | None) -> None:
     """Refuse all but finite rows of one length, number type and device, with views of both or of neither."""
     for name, rows, shape in (
-        (names[0], a, ("n", "d")),
-        (names[1], None if b is a else b, ("n", "d")),
+        ("a", a, ("n", "d")),
+        ("b", None if b is a else b, ("n", "d")),
         ("positives", positives, getattr(a, "shape", ())),
         ("positives_b", None if positives_b is positives else positives_b, getattr(b, "shape", ())),
     ):
         if rows is None:
             continue
-        require_floating(name, rows)
-        require_shape(name, rows, shape, "pass one row per sample")
-        require_alike(**{names[0]: a, name: rows})
-        require_same_length(**{names[0]: a, name: rows})
-        require_finite(name, rows.detach(), "drop these samples")
+        checks.require_floating(name, rows)
+        checks.require_shape(name, rows, shape, "pass one row per sample")
+        checks.require_alike(**{"a": a, name: rows})
+        checks.require_same_length(**{"a": a, name: rows})
+        checks.require_finite(name, rows.detach(), "drop these samples")
     if (positives is None) != (positives_b is None):
         raise InputError("a and b must both have other views, or neither; pass positives and positives_b")
-    if len(a) < least:
-        raise InputError(f"{names[0]} needs at least {least} samples, got {len(a)}; with one there are no pairs")
+    _require_pairs("a", a)
+
+
+def _require_pairs(name: str, rows: Tensor) -> None:
+    if len(rows) < 2:
+        raise InputError(f"{name} needs at least 2 samples, got {len(rows)}; with one there are no pairs")
 
 
 def _require_features(features: Tensor, *, n: int | None = None) -> None:
-    require_floating("features", features)
-    require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
-    if len(features) < 2:
-        raise InputError("features needs at least 2 samples, got 1; with one there are no pairs")
+    checks.require_floating("features", features)
+    checks.require_shape("features", features, ("n" if n is None else n, "m"), "pass one row per sample")
+    _require_pairs("features", features)
     if not torch.isfinite(features).all() or bool((features < 0).any()):
         raise InputError(
             f"features must be finite and not negative (paper C, Def. 1), got {float(features.min()):.3g} as the "

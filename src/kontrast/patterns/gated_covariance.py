@@ -17,16 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from kontrast.checks import (
-    in_words,
-    require_alike,
-    require_between,
-    require_choice,
-    require_floating,
-    require_same_dtype,
-    require_shape,
-    require_type,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.nets import Activation
 from kontrast.patterns.contrastive_covariance import Importance, PairLaplacian, pair_laplacian
@@ -64,8 +55,8 @@ class GatedCovariance:
         gate_tolerance: float = 1e-9,
     ) -> None:
         _require_samples(x, positives)
-        require_choice("importance_of", importance_of, get_args(ImportanceOf))
-        require_between("gate_tolerance", gate_tolerance, 0, 1, high_included=False)
+        checks.require_choice("importance_of", importance_of, get_args(ImportanceOf))
+        checks.require_between("gate_tolerance", gate_tolerance, 0, 1, high_included=False)
         self.activation = homogeneous_from(activation)
         self.n, self.d = x.shape
         self.points = x.detach() if positives is None else torch.cat([x, positives]).detach()  # (m, d)
@@ -125,8 +116,8 @@ class GatedCovariance:
 
     def matrix(self, w: Tensor, *, gates: Tensor | None = None) -> Tensor:
         """A(w), (d, d), for one w (d,); `gates` (m,) replace h(z)/z, for example by fractions on an edge."""
-        require_floating("w", w)
-        require_shape("w", w, (self.d,), "pass one filter")
+        checks.require_floating("w", w)
+        checks.require_shape("w", w, (self.d,), "pass one filter")
         own, outputs = self._forward(w[None])
         values = own[:, 0] if gates is None else gates
         gated = values[:, None] * self.points
@@ -171,10 +162,10 @@ class GatedCovariance:
         return pair_laplacian(self._importance, outputs[: self.n], outputs[self.n :] if self.has_views else None)
 
     def _require_weights(self, weights: Tensor) -> None:
-        require_type("weights", weights, Tensor, "pass filters as rows")
+        checks.require_type("weights", weights, Tensor, "pass filters as rows")
         if weights.ndim != 2 or weights.shape[1] != self.d:  # no rows are legal
             raise InputError(f"weights must have shape (k, {self.d}), got {tuple(weights.shape)}; pass filters as rows")
-        require_same_dtype(x=self.points, weights=weights)
+        checks.require_same_dtype(x=self.points, weights=weights)
 
 
 class BatchNormalized:
@@ -190,7 +181,7 @@ class BatchNormalized:
     coupled = False
 
     def __init__(self, covariance: GatedCovariance) -> None:
-        require_type("covariance", covariance, GatedCovariance)
+        checks.require_type("covariance", covariance, GatedCovariance)
         if covariance.coupled:
             raise InputError("covariance must not have importance_of='outputs'; use 'samples' or 'each'")
         self.covariance = covariance
@@ -215,25 +206,22 @@ class BatchNormalized:
 
 def _is_rule(importance: object) -> bool:
     """Whether α depends on outputs; uniform α does not."""
-    if isinstance(importance, Tensor | PairLaplacian | ImportanceWeights):
-        return False
-    return not isinstance(importance, UniformImportance) and not (
-        isinstance(importance, str) and importance == "uniform"
-    )
+    named = isinstance(importance, str) and importance == "uniform"
+    return not named and not isinstance(importance, Tensor | PairLaplacian | ImportanceWeights | UniformImportance)
 
 
 def _require_samples(x: Tensor, positives: Tensor | None) -> None:
     for name, rows in (("x", x), *([] if positives is None else [("positives", positives)])):
         if not _are_rows(rows):
             raise InputError(
-                f"{name} must be dense rows (n, d) of float32 or float64, got {in_words(rows)}; flatten images with "
-                "x.flatten(1), convert arrays with torch.as_tensor(x)"
+                f"{name} must be dense rows (n, d) of float32 or float64, got {checks.in_words(rows)}; flatten images "
+                "with x.flatten(1), convert arrays with torch.as_tensor(x)"
             )
         if not torch.isfinite(rows.norm()):
             raise InputError(f"{name} holds NaN, infinite or huge values; drop these samples, or scale all of them")
     if positives is not None:
-        require_shape("positives", positives, x.shape, "pass one view per sample")
-        require_alike(x=x, positives=positives)
+        checks.require_shape("positives", positives, x.shape, "pass one view per sample")
+        checks.require_alike(x=x, positives=positives)
     if len(x) < 2 or not (x != x[0]).any():
         raise InputError(
             f"the {len(x)} samples in x have no variance, so there is no pattern to find; pass samples that differ"

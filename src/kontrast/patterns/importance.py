@@ -16,16 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    require_choice,
-    require_finite,
-    require_floating,
-    require_not_negative,
-    require_positive,
-    require_shape,
-    require_type,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.losses import require_rows
 
@@ -34,22 +25,16 @@ ImportanceFunction = Callable[[Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeights:
-    """Weights of the pairs of n samples, without gradients; a rule makes them, or you do: `ImportanceWeights(α, β)`.
+    """Weights of the pairs of n samples, without gradients; a rule makes them, or you do: `ImportanceWeights(α, β)`."""
 
-    Attributes:
-        alpha: α, (n, n): how strongly pair (i, j) is pushed apart. Rules have α_ii = 0.
-        positive: β, (n,): how strongly the two views of sample i are pulled together; α1 except for
-            `SpectralImportance`.
-    """
-
-    alpha: Tensor
-    positive: Tensor
+    alpha: Tensor  # α, (n, n): how strongly pair (i, j) is pushed apart; rules have α_ii = 0
+    positive: Tensor  # β, (n,): how strongly two views of i are pulled together; α1 except for `SpectralImportance`
 
     def __post_init__(self) -> None:
         for name, value in (("positive", self.positive), ("alpha", self.alpha)):
-            require_type(name, value, Tensor, "use torch.as_tensor")
-        require_shape("positive", self.positive, ("n",))
-        require_shape("alpha", self.alpha, (len(self.positive), len(self.positive)), "pass one weight per pair")
+            checks.require_type(name, value, Tensor, "use torch.as_tensor")
+        checks.require_shape("positive", self.positive, ("n",))
+        checks.require_shape("alpha", self.alpha, (len(self.positive), len(self.positive)), "pass one weight per pair")
 
 
 class ImportanceRule:
@@ -99,10 +84,10 @@ class ImportanceRule:
     def _require(self, outputs: Tensor, positives: Tensor | None) -> None:
         given = {"outputs": outputs} if positives is None else {"outputs": outputs, "positives": positives}
         for name, rows in given.items():
-            require_type(name, rows, Tensor, f"use torch.as_tensor({name})")
+            checks.require_type(name, rows, Tensor, f"use torch.as_tensor({name})")
         require_rows(2, **given)
         for name, rows in given.items():
-            require_finite(name, rows.detach(), "scale the samples, or check the encoder")
+            checks.require_finite(name, rows.detach(), "scale the samples, or check the encoder")
 
 
 @dataclass(frozen=True)
@@ -128,7 +113,7 @@ class GaussianImportance(ImportanceRule):
     symmetric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(temperature=self.temperature)
+        checks.require_positive(temperature=self.temperature)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
         return squares.div_(-self.temperature).exp_()
@@ -150,8 +135,8 @@ class InfoNCEImportance(ImportanceRule):
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        require_positive(temperature=self.temperature)
-        require_not_negative(epsilon=self.epsilon)
+        checks.require_positive(temperature=self.temperature)
+        checks.require_not_negative(epsilon=self.epsilon)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
         log_mass = self._log_mass(squares, own)
@@ -176,7 +161,7 @@ class TripletImportance(ImportanceRule):
     margin: float = 1.0
 
     def __post_init__(self) -> None:
-        require_not_negative(margin=self.margin)
+        checks.require_not_negative(margin=self.margin)
 
     def _alpha(self, squares: Tensor, own: Tensor) -> Tensor:
         return (own - squares + self.margin > 0).to(squares.dtype)
@@ -256,33 +241,30 @@ ImportanceLike = str | Tensor | ImportanceRule | ImportanceFunction
 """The forms of α that `importance_from` takes."""
 
 
-def importance_from(
-    importance: ImportanceLike, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 1.0
-) -> ImportanceRule:
-    """The rule for a name ("uniform", "gaussian", "info_nce", "triplet", "spectral"), a matrix or a function.
+RULES: dict[str, ImportanceRule] = {
+    "uniform": UniformImportance(),
+    "gaussian": GaussianImportance(),
+    "info_nce": InfoNCEImportance(),
+    "triplet": TripletImportance(),
+    "spectral": SpectralImportance(),
+}
 
-    Only gaussian and info_nce use `temperature`, only info_nce `epsilon`, and only triplet `margin`.
-    """
+
+def importance_from(importance: ImportanceLike) -> ImportanceRule:
+    """The rule for a name of `RULES` (with its default temperature or margin), a matrix or a function."""
     if isinstance(importance, ImportanceRule):
         return importance
     if isinstance(importance, type):
         raise InputError(f"importance is the class {importance.__name__}; make an instance, {importance.__name__}(…)")
     if isinstance(importance, Tensor) or callable(importance):
         return GivenImportance(importance)
-    rules: dict[str, Callable[[], ImportanceRule]] = {
-        "uniform": UniformImportance,
-        "gaussian": lambda: GaussianImportance(temperature),
-        "info_nce": lambda: InfoNCEImportance(temperature, epsilon),
-        "triplet": lambda: TripletImportance(margin),
-        "spectral": SpectralImportance,
-    }
     if not isinstance(importance, str):
         raise InputError(
-            f"importance must be a name ({', '.join(rules)}), a rule, a tensor (n, n) or a function, got "
-            f"{in_words(importance)}; use torch.as_tensor for an array"
+            f"importance must be a name ({', '.join(RULES)}), a rule, a tensor (n, n) or a function, got "
+            f"{checks.in_words(importance)}; use torch.as_tensor for an array"
         )
-    require_choice("importance", importance, rules)
-    return rules[importance]()
+    checks.require_choice("importance", importance, RULES)
+    return RULES[importance]
 
 
 _VALUES: dict[torch.layout, Callable[[Tensor], Tensor]] = {
@@ -294,8 +276,8 @@ _VALUES: dict[torch.layout, Callable[[Tensor], Tensor]] = {
 
 def require_importance(alpha: Any, *, n: int | None = None) -> None:
     """Refuse an α that is not a square floating-point tensor, dense or sparse, of finite weights of 0 or more."""
-    require_floating("alpha", alpha)
-    require_shape("alpha", alpha, ("n", "n") if n is None else (n, n), "pass one weight per pair of samples")
+    checks.require_floating("alpha", alpha)
+    checks.require_shape("alpha", alpha, ("n", "n") if n is None else (n, n), "pass one weight per pair of samples")
     if alpha.shape[0] != alpha.shape[1] or len(alpha) < 2:
         raise InputError(
             f"alpha must be square, for at least 2 samples, got {tuple(alpha.shape)}; pass one weight per pair"
@@ -305,7 +287,7 @@ def require_importance(alpha: Any, *, n: int | None = None) -> None:
     values = _VALUES[alpha.layout](alpha)
     if not values.numel():  # a sparse α without a weight
         return
-    require_finite("alpha", values.detach(), "make every weight a finite number of 0 or more")
+    checks.require_finite("alpha", values.detach(), "make every weight a finite number of 0 or more")
     low = float(values.detach().min())
     if low < 0:
         raise InputError(f"alpha must not be negative, got {low:.3g} as the smallest weight; clamp it at 0")

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    is_number,
-    require_between,
-    require_finite_not_negative,
-    require_floating,
-    require_generator,
-    require_matrix,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.linalg import random_frame
 
@@ -39,7 +29,7 @@ class LatentCategorical:
     probabilities: Tensor
 
     def __post_init__(self) -> None:
-        require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
+        checks.require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
         require_probabilities(self.probabilities, len(self.patterns))
 
     def sample(self, n: int, *, noise_std: float = 0.0, generator: torch.Generator) -> Tensor:
@@ -80,7 +70,7 @@ class LatentSummation:
     q: Tensor | float
 
     def __post_init__(self) -> None:
-        require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
+        checks.require_matrix("patterns", self.patterns, ("M", "d"), "pass one row per pattern")
         _require_rates(self.q, len(self.patterns))
 
     @property
@@ -147,7 +137,7 @@ def nearly_orthogonal_patterns(n_patterns: int, d: int, size: float, *, generato
     orthonormal rows, so no rows with this Gram matrix are closer to those.
     """
     n_patterns, d = _checked_size(n_patterns, d, generator)
-    require_between("size", size, 0, 1, high_included=False)
+    checks.require_between("size", size, 0, 1, high_included=False)
     frame = orthonormal_patterns(n_patterns, d, generator=generator)
     if size == 0:
         return frame
@@ -162,8 +152,8 @@ def nearly_orthogonal_patterns(n_patterns: int, d: int, size: float, *, generato
 
 def require_probabilities(probabilities: Tensor, n: int) -> None:
     """Refuse what is not a floating-point tensor (n,) of numbers of 0 or more that sum to 1."""
-    require_floating("probabilities", probabilities)
-    require_shape("probabilities", probabilities, (n,), f"torch.full(({n},), 1 / {n}) makes them equal")
+    checks.require_floating("probabilities", probabilities)
+    checks.require_shape("probabilities", probabilities, (n,), f"torch.full(({n},), 1 / {n}) makes them equal")
     total, tolerance = float(probabilities.double().sum()), 8 * torch.finfo(probabilities.dtype).eps * max(n, 8)
     if not (probabilities >= 0).all() or not abs(total - 1) <= tolerance:  # NaN compares as False
         raise InputError(
@@ -173,9 +163,9 @@ def require_probabilities(probabilities: Tensor, n: int) -> None:
 
 
 def _require_rates(q: Tensor | float, n: int) -> None:
-    if not is_number(q) and not (isinstance(q, Tensor) and q.is_floating_point() and q.shape == (n,)):
+    if not checks.is_number(q) and not (isinstance(q, Tensor) and q.is_floating_point() and q.shape == (n,)):
         raise InputError(
-            f"q must be a number, or a floating-point tensor ({n},) with one per pattern, got {in_words(q)}"
+            f"q must be a number, or a floating-point tensor ({n},) with one per pattern, got {checks.in_words(q)}"
         )
     rates = torch.as_tensor(q, dtype=torch.float64)
     if not ((rates > 0) & (rates < 1)).all():
@@ -197,14 +187,14 @@ def _require_orthonormal(patterns: Tensor) -> None:
 
 
 def _checked_draw(n: int, noise_std: float, generator: torch.Generator) -> int:
-    require_finite_not_negative(noise_std=noise_std)
-    require_generator(generator)
-    return require_whole("n", n)
+    checks.require_finite_not_negative(noise_std=noise_std)
+    checks.require_generator(generator)
+    return checks.require_whole("n", n)
 
 
 def _checked_size(n_patterns: int, d: int, generator: torch.Generator) -> tuple[int, int]:
-    require_generator(generator)
-    n_patterns, d = require_whole("n_patterns", n_patterns), require_whole("d", d)
+    checks.require_generator(generator)
+    n_patterns, d = checks.require_whole("n_patterns", n_patterns), checks.require_whole("d", d)
     if n_patterns > d:
         raise InputError(
             f"there are no {n_patterns} independent patterns in {d} dimensions; use at most {d} patterns or a larger d"
@@ -213,7 +203,7 @@ def _checked_size(n_patterns: int, d: int, generator: torch.Generator) -> tuple[
 
 
 def _index(m: int, n: int) -> int:
-    return require_whole("m", m, least=0, most=n - 1)
+    return checks.require_whole("m", m, least=0, most=n - 1)
 
 
 def _smoothed(x: Tensor, noise_std: float, generator: torch.Generator) -> Tensor:

@@ -30,16 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    require_choice,
-    require_finite,
-    require_generator,
-    require_positive,
-    require_shape,
-    require_type,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.linalg import fix_signs
 from kontrast.patterns.contrastive_covariance import Importance, PairLaplacian
@@ -63,7 +54,7 @@ class FilterMatch:
 
     def found(self, least: float = 0.9) -> Tensor:
         """Indices of the patterns that some filter matches with a cosine of at least `least`."""
-        require_positive(least=least)
+        checks.require_positive(least=least)
         return torch.as_tensor(sorted(set(self.index[self.cosines >= least].tolist())), device=self.index.device)
 
 
@@ -125,13 +116,13 @@ class LMEs:
 
     def match(self, filters: Tensor) -> FilterMatch:
         """The pattern nearest to each row of a trained network's `filters` (K, d), say `net[0].weight`."""
-        require_type("filters", filters, Tensor, "pass layer.weight")
-        require_shape("filters", filters, ("K", self.weights.shape[1]), "pass layer.weight")
+        checks.require_type("filters", filters, Tensor, "pass layer.weight")
+        checks.require_shape("filters", filters, ("K", self.weights.shape[1]), "pass layer.weight")
         if not len(self):
             raise InputError("there are no patterns to match filters with; raise n_starts or max_steps of find_lmes")
         rows = filters.detach().to(self.weights)
         sizes = rows.norm(dim=1)
-        require_finite("filters", sizes, "check the training")
+        checks.require_finite("filters", sizes, "check the training")
         cosines = (rows / sizes.where(sizes > 0, 1.0)[:, None]) @ self.weights.mT
         best = (cosines.abs() if self.symmetric else cosines).max(dim=1)
         return FilterMatch(best.indices.where(sizes > 0, -1), best.values)
@@ -176,14 +167,9 @@ def find_lmes(
         generator: draws the starts; needed unless they are given.
         progress: show bars for the iteration and for settling, or a function of the work done and the work in all.
     """
-    options = {
-        "importance": importance,
-        "importance_of": importance_of,
-        "activation": activation,
-        "gate_tolerance": gate_tolerance,
-    }
-    field = _as_field(x, positives, options)
-    require_positive(distinct=distinct)
+    options = {"importance": importance, "importance_of": importance_of, "activation": activation}
+    field = _as_field(x, positives, {**options, "gate_tolerance": gate_tolerance})
+    checks.require_positive(distinct=distinct)
     if tolerance is None:
         tolerance = 1e-10 if field.points.dtype == torch.float64 else 1e-5
     first = _starts(field, starts, n_starts, generator)
@@ -410,13 +396,13 @@ def _as_field(x: Tensor | GatedCovariance, positives: Tensor | None, options: di
 
 def _starts(field: GatedCovariance, starts: str | Tensor, n_starts: int, generator: torch.Generator | None) -> Tensor:
     if isinstance(starts, Tensor):
-        require_shape("starts", starts, ("k", field.d), "pass rows like the samples")
+        checks.require_shape("starts", starts, ("k", field.d), "pass rows like the samples")
         return starts.to(field.points)
     if not isinstance(starts, str):
-        raise InputError(f"starts must be 'random', 'samples' or a tensor of rows, got {in_words(starts)}")
-    require_choice("starts", starts, ("random", "samples"))
-    n_starts = require_whole("n_starts", n_starts)
-    require_generator(generator)
+        raise InputError(f"starts must be 'random', 'samples' or a tensor of rows, got {checks.in_words(starts)}")
+    checks.require_choice("starts", starts, ("random", "samples"))
+    n_starts = checks.require_whole("n_starts", n_starts)
+    checks.require_generator(generator)
     assert generator is not None
     if starts == "random":
         drawn = torch.randn(n_starts, field.d, generator=generator, dtype=torch.float64, device=generator.device)

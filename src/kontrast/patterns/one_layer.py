@@ -23,15 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import DOP853
 from torch import Tensor
 
-from kontrast.checks import (
-    in_words,
-    increasing_times,
-    require_finite_not_negative,
-    require_floating,
-    require_positive,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.progress import Advance, progress_bar
 
@@ -118,9 +110,9 @@ def power_iteration(
     """
     _require_field(field)
     w = _unit_rows(starts)
-    max_steps = require_whole("max_steps", max_steps)
-    require_positive(tolerance=tolerance)
-    require_finite_not_negative(shift=shift, largest_shift=largest_shift)
+    max_steps = checks.require_whole("max_steps", max_steps)
+    checks.require_positive(tolerance=tolerance)
+    checks.require_finite_not_negative(shift=shift, largest_shift=largest_shift)
     state = _Iteration(field, w, shift, largest_shift, tolerance)
     with progress_bar("power iteration", progress) as advance, torch.no_grad():
         for step in range(max_steps):
@@ -137,21 +129,14 @@ def one_layer_flow(
 
     Time is learning rate × steps for $J = \frac12 C_\alpha[h(w^\top x)]$ and an activation of degree 1; for degree p
     the gradient is p times this field. Where gates chatter the steps become tiny; once `max_steps` of them would not
-    be enough, the flow stops there and says so.
-
-    Args:
-        field: the A(w)w of some data.
-        starts: (k, d), rows of any length except 0.
-        times: increasing, from 0 on.
-        tolerance: relative, and also absolute as rows have norm 1; at least 100 roundings of the number type.
-        max_steps: the most steps of the integration; it stops early if, at the pace of the last thousand, they would
-            not suffice.
+    be enough at the pace of the last thousand, the flow stops there and says so. `times` increase from 0 on. The
+    tolerance is relative, and also absolute as rows have norm 1; at least 100 roundings of the number type.
     """
     _require_field(field)
     w = _unit_rows(starts)
-    times_ = increasing_times(times)
-    require_positive(tolerance=tolerance)
-    max_steps = require_whole("max_steps", max_steps)
+    times_ = checks.increasing_times(times)
+    checks.require_positive(tolerance=tolerance)
+    max_steps = checks.require_whole("max_steps", max_steps)
     sizes = [0.0]  # of the latest A(w)w
 
     def velocity(_: float, y: np.ndarray) -> np.ndarray:
@@ -311,8 +296,8 @@ def _tangent(w: Tensor, v: Tensor) -> Tensor:
 
 
 def _unit_rows(starts: Tensor) -> Tensor:
-    require_floating("starts", starts, "use torch.randn(k, d)")
-    require_shape("starts", starts, ("k", "d"), "pass one row per filter")
+    checks.require_floating("starts", starts, "use torch.randn(k, d)")
+    checks.require_shape("starts", starts, ("k", "d"), "pass one row per filter")
     sizes = starts.norm(dim=1)
     bad = torch.nonzero(~(torch.isfinite(sizes) & (sizes > 0)))
     if len(bad):
@@ -323,6 +308,6 @@ def _unit_rows(starts: Tensor) -> Tensor:
 def _require_field(field: OneLayerField) -> None:
     if not all(hasattr(field, name) for name in ("product", "gates", "coupled")):
         raise InputError(
-            f"field must be a OneLayerField, got {in_words(field)}; make one from samples x with "
+            f"field must be a OneLayerField, got {checks.in_words(field)}; make one from samples x with "
             "kontrast.patterns.GatedCovariance(x)"
         )

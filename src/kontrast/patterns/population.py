@@ -50,11 +50,9 @@ class MixtureCovariance:
 
     Computed in float64; results have the number type of the weights. A(w) depends on the direction of w only.
 
-    Args:
-        means: μ_s as rows (s, d).
-        probabilities: p_s, (s,), summing to 1.
-        noise_std: σ, at least 0. At 0 it is the discrete model itself; gates then open above 1e-9 of the largest mean.
-        activation: of degree 1: "relu", "leaky_relu", "leaky_relu:0.2", "linear", a module or a function.
+    `means` are μ_s as rows (s, d), `probabilities` p_s (s,). With σ = `noise_std` = 0 it is the discrete model itself,
+    and gates open above 1e-9 of the largest mean. The activation is of degree 1: "relu", "leaky_relu:0.2", "linear", a
+    module or a function.
     """
 
     coupled = False  # each weight's field is its own
@@ -79,6 +77,7 @@ class MixtureCovariance:
         self.means = means.detach().double()
         self.probabilities = probabilities.detach().to(self.means)
         self.noise_std = float(noise_std)
+        self._above, self._below = self.activation.right, -self.activation.left  # the gate on either side of the plane
         self._precision = means.dtype
 
     @classmethod
@@ -220,14 +219,6 @@ class MixtureCovariance:
         tolerance = self._tolerance(w)
         flat = (self._moments(w[None]).z[0].abs() <= tolerance) & (self.means.norm(dim=1) > tolerance)
         return bool((flat & (self.probabilities > 0)).any())
-
-    @property
-    def _above(self) -> float:
-        return self.activation.right
-
-    @property
-    def _below(self) -> float:
-        return -self.activation.left
 
     def _tolerance(self, weights: Tensor) -> float:
         """Tolerance of w^T μ for a unit w; float32 patterns are orthogonal only up to float32's rounding."""

@@ -72,7 +72,8 @@ def _climb(field: GatedCovariance, w: Tensor, flipping: Tensor, n_rounds: int) -
     """
     w, edge = _onto_ridges(field, w, flipping & (field.activation.jump != 0))
     for _ in range(n_rounds):
-        gates = _gates_off(field, w, edge)
+        # 0 for samples on the edge, whose gates come from `_multipliers`
+        gates = field.activation.gate(field.points @ w, field.tolerance).masked_fill(edge, 0.0)
         on_edge = torch.nonzero(edge)[:, 0]
         top = _top_within(field.matrix(w, gates=gates), field.points[on_edge], w)
         if top is None:
@@ -164,11 +165,6 @@ def _ascend(
 def _turned(w: Tensor, u: Tensor, angle: float) -> Tensor:
     v = math.cos(angle) * w + math.sin(angle) * u
     return torch.as_tensor(v / v.norm())
-
-
-def _gates_off(field: GatedCovariance, w: Tensor, edge: Tensor) -> Tensor:
-    """The gates at w, 0 for samples on the edge, whose gates come from `_multipliers`."""
-    return field.activation.gate(field.points @ w, field.tolerance).masked_fill(edge, 0.0)
 
 
 def _top_within(A: Tensor, normals: Tensor, near: Tensor) -> Tensor | None:

@@ -42,13 +42,8 @@ def alternating_pca(
     PCA only lowers the loss, so it falls as long as (b) does. Cost of an update: one forward and backward pass through
     the hidden layers and one `contrastive_pca`.
 
-    Args:
-        net: the network; its own parameters are not changed, and d_out is the number of components.
-        pairs: anchors with positives and negatives.
-        delta: δ of (10); None is the dot product, (8).
-        learning_rate: η of the hidden layers.
-        n_updates: how often (a) and (b) are done; 0 is PCA of C̃(0) alone.
-        start: parameters to start from (W is not used); by default the net's own.
+    The net's own parameters are not changed, and its d_out is the number of components. δ = None is the dot product,
+    (8). `start` holds other parameters to start from; its W is not used. `n_updates=0` is PCA of C̃(0) alone.
     """
     require_positive(learning_rate=learning_rate)
     n_updates = require_whole("n_updates", n_updates, least=0)

@@ -118,12 +118,8 @@ def contrastive_pca(features: Tensor, S: Tensor, n_components: int) -> PCASoluti
     Exact for min(m, M) ≤ 4000: from C itself for M ≤ m, else from R S R^T (m, m) with Φ^T = Q R, whose eigenvalues
     together with M − m zeros are those of C. Above, `linalg.top_eigenpairs` multiplies by Φ and S alone. The zeros
     are among the largest eigenvalues as soon as fewer than k are positive; any directions orthogonal to the features
-    are then as good as those returned, and a warning says so.
-
-    Args:
-        features: Φ, (m, M), from `pair_features`.
-        S: the `pair_matrix`, (m, m), symmetric or not.
-        n_components: k, the dimension Z of the representation.
+    are then as good as those returned, and a warning says so. Φ (m, M) are the `pair_features`, S is the `pair_matrix`
+    (m, m), symmetric or not, and k = `n_components` the dimension Z of the representation.
     """
     _require_match(S, features=features)
     features = features.detach()
@@ -156,17 +152,10 @@ def train_pca_network(
 ) -> Trajectory:
     """Training of paper A's (7) under (8) or (10): Grassmannian descent of W, plain descent of the hidden layers.
 
-    Args:
-        net: the network; its own parameters are not changed.
-        pairs: anchors with positives and negatives.
-        delta: δ of (10); None is the dot product, (8).
-        learning_rate: η, of all layers.
-        n_steps: the number of steps.
-        freeze_hidden: hold V, and so C_V, at its start (Fig. 4, right). The features are then computed once.
-        start: the starting point, W with orthonormal columns; by default `orthonormal_start(net)`.
-        record_at: the steps to record (default: the first and the last).
-        recorders: functions of the `Snapshot`, by name; a snapshot holds all parameters, frozen ones too.
-        keep_outputs: keep the outputs at the recorded steps.
+    δ = None is the dot product, (8). `freeze_hidden` holds V, and so C_V, at its start (Fig. 4, right), and computes
+    the features once. `start` has a W with orthonormal columns, by default that of `orthonormal_start(net)`; the net
+    itself is not changed. A recorder's snapshot holds all parameters, frozen ones too. The other arguments are those of
+    `gradient_descent`, with one η for all layers.
     """
     problem = contrastive_problem(pairs, ContrastiveLoss(Dot(), Linear()))
     parameters = start_of(net, start)

@@ -75,14 +75,8 @@ def kernel_contrastive_pca(
 ) -> tuple[Tensor, Tensor]:
     """Coefficients a (m, k) with a^T K a = I and S K a = λ a, and λ (k,): contrastive PCA from a kernel alone.
 
-    Args:
-        K: the kernel over the pool, (m, m).
-        S: the product of the symmetric pair matrix with blocks (m, b).
-        n_components: k.
-        generator: draws the start of the iteration; by default with seed 0.
-
-    Raises:
-        InputError: fewer than k eigenvalues are positive.
+    K is the kernel over the pool, (m, m), and S multiplies blocks (m, b) by the symmetric pair matrix. Refused where
+    fewer than k = `n_components` eigenvalues are positive. `generator` draws the start of the iteration.
     """
     if len(K) <= WHOLE_BELOW:
         return _whole(K, S, n_components)

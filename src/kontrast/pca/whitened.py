@@ -62,9 +62,6 @@ def whitened_pca(
         resolution: the relative rounding of the features' products, `ViewMoments.resolution`; a covariance that is
             singular to it is refused.
         allow_fewer: leave out, instead of refusing, components whose eigenvalues are not positive.
-
-    Raises:
-        InputError: Σ + ρI is singular, or fewer than k eigenvalues are positive.
     """
     M = len(covariance)
     k = require_components(n_components, M)
@@ -93,11 +90,8 @@ def whitened_pca(
 def require_positive_values(values: Tensor, k: int, *, noise: float, top_noise: float = 0.0) -> None:
     """Refuse components beyond the last positive eigenvalue: they would repel positives.
 
-    Args:
-        values: eigenvalues, descending.
-        k: how many components were asked for.
-        noise: eigenvalues up to this count as not positive.
-        top_noise: the largest eigenvalue that rounding alone gives to features that do not vary.
+    `values` are descending, and those up to `noise` count as not positive. `top_noise` is the largest eigenvalue that
+    rounding alone gives to features that do not vary.
     """
     n_positive = int((values > noise).sum()) if float(values[0]) > top_noise else 0
     if n_positive < k:
