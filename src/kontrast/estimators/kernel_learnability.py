@@ -14,14 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kontrast.checks import (
-    features_not_finite,
-    in_words,
-    is_number,
-    require_choice,
-    require_positive,
-    require_whole,
-)
+from kontrast.checks import features_not_finite, in_words, is_number, require_choice, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, generator_of
 from kontrast.estimators.samples import Samples, read_samples

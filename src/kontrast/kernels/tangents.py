@@ -374,12 +374,7 @@ def jacobian_plan(network: Network, n_outputs: int, activations: int, x: Tensor)
 
 
 def _groups(
-    network: Network,
-    two: Record,
-    rows: Sequence[Rows | None],
-    ends: Ends,
-    opaque: set[str],
-    question: Question,
+    network: Network, two: Record, rows: Sequence[Rows | None], ends: Ends, opaque: set[str], question: Question
 ) -> Iterator[Group]:
     by_name: dict[str, list[int]] = {}
     for index, use in enumerate(two.uses):

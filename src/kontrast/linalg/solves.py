@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from kontrast.checks import (
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.conjugate_gradients import NotPositiveError, Preconditioner, conjugate_gradients, product_in_double
 from kontrast.linalg.eigen import entry_rounding, extreme_eigenvalues
-from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
+from kontrast.linalg.operators import OfFunction, Operator, OperatorLike, as_operator, require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 METHODS = ("auto", "cholesky", "cg")
@@ -72,11 +72,9 @@ class RidgeSystem:
         preconditioner: Preconditioner | None = None,
         tolerance: float | None = None,
         max_steps: int = 1000,
-        n: int | None = None,
-        dtype: torch.dtype | str | None = None,
-        device: torch.device | str | None = None,
+        **of_function: Unpack[OfFunction],
     ) -> None:
-        self.operator = as_operator(K, n=n, dtype=dtype, device=device, name="K")
+        self.operator = as_operator(K, **of_function, name="K")
         require_choice("method", method, METHODS)
         require_finite_not_negative(ridge=ridge)
         if preconditioner is not None:
@@ -156,12 +154,7 @@ class RidgeSystem:
         goal = self.tolerance if goal is None else goal
         try:
             return conjugate_gradients(
-                self.operator,
-                B,
-                self.ridge,
-                goal=goal,
-                max_steps=self.max_steps,
-                preconditioner=self.preconditioner,
+                self.operator, B, self.ridge, goal=goal, max_steps=self.max_steps, preconditioner=self.preconditioner
             )
         except NotPositiveError:
             raise _not_positive(self.operator, self.ridge, "ridge") from None
@@ -176,18 +169,21 @@ class RidgeSystem:
         return self._factor
 
 
-def ridge_solve(
-    K: OperatorLike,
-    targets: Tensor,
-    *,
-    ridge: float,
-    method: str = "auto",
-    preconditioner: Preconditioner | None = None,
-    tolerance: float | None = None,
-    max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-) -> RidgeSolution:
+class RidgeOptions(TypedDict, total=False):
+    """The options of `ridge_solve`, by which a `RidgeSystem` is made."""
+
+    ridge: Required[float]  # at least 0
+    method: str  # "cholesky", "cg" or "auto", the default: Cholesky for a torch matrix
+    # Of conjugate gradients: a function of (n, b) blocks close to (K + ridge I)^-1, symmetric and positive definite,
+    # as `nystrom_preconditioner` makes it; the largest relative residual; the most steps, all starts together.
+    preconditioner: Preconditioner | None
+    tolerance: float | None
+    max_steps: int
+    dtype: torch.dtype | str | None  # of a function, like the next; see `OfFunction`
+    device: torch.device | str | None
+
+
+def ridge_solve(K: OperatorLike, targets: Tensor, **options: Unpack[RidgeOptions]) -> RidgeSolution:
     """Weights α of kernel ridge regression, (K + ridge I) α = targets for targets (n,) or (n, c).
 
     A torch matrix is factorised by Cholesky (n³/3 multiplications), which needs one more matrix of its size. Everything
@@ -201,49 +197,29 @@ def ridge_solve(
     Args:
         K: Positive semidefinite.
         targets: Of the kernel's number type, or float64.
-        ridge: At least 0.
-        method: "cholesky", "cg" or "auto", which is Cholesky for a torch matrix.
-        preconditioner: For conjugate gradients: a function of (n, b) blocks close to (K + ridge I)^-1, symmetric and
-            positive definite; `nystrom_preconditioner` makes one.
-        tolerance: Of conjugate gradients.
-        max_steps: Of conjugate gradients, all starts together.
-        dtype: The number type of a function; float64 by default.
-        device: The device of a function; the CPU by default.
+        **options: `RidgeOptions`.
 
     Raises:
         InputError: K + ridge I is not positive definite; the text says which rows of K coincide, if two do, and which
             ridge makes it so.
         ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
-    system = _system_for(
-        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
-        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
-    )  # fmt: skip
-    return system.solve(targets)
+    return _system_for(K, targets, options).solve(targets)
 
 
 def leave_one_out(
     K: OperatorLike,
     targets: Tensor,
     *,
-    ridge: float,
     n_points: int | None = None,
     generator: torch.Generator | None = None,
-    method: str = "auto",
-    preconditioner: Preconditioner | None = None,
-    tolerance: float | None = None,
-    max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **options: Unpack[RidgeOptions],
 ) -> LeaveOneOut:
     """Errors of kernel ridge regression at points it was not trained on, without training it again.
 
     See `RidgeSystem.leave_one_out`; the other arguments are those of `ridge_solve`.
     """
-    system = _system_for(
-        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
-        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
-    )  # fmt: skip
+    system = _system_for(K, targets, options)
     return system.leave_one_out(system.solve(targets).weights, n_points=n_points, generator=generator)
 
 
@@ -317,7 +293,7 @@ def _check_variance(variance: Tensor, prior: Tensor) -> None:
         )
 
 
-def _system_for(targets: Tensor, K: OperatorLike, **options: Any) -> RidgeSystem:
+def _system_for(K: OperatorLike, targets: Tensor, options: RidgeOptions) -> RidgeSystem:
     require_floating("targets", targets, LABELS)
     return RidgeSystem(K, n=None if hasattr(K, "shape") else len(targets), **options)
 

@@ -287,8 +287,7 @@ def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, e
     a, b = ((view - view.mean(0)) / (view.var(0, correction=0) + epsilon).sqrt() for view in (view_a, view_b))
     C = a.T @ b / view_a.shape[0]
     return _sum_of(
-        diagonal=(1 - C.diagonal()).square().sum(),
-        off_diagonal=redundancy * _off_diagonal(C).square().sum(),
+        diagonal=(1 - C.diagonal()).square().sum(), off_diagonal=redundancy * _off_diagonal(C).square().sum()
     )
 
 
