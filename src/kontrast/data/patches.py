@@ -69,16 +69,9 @@ def _checked(images: Any) -> Tensor:
 
 
 def _drawn(x: Tensor, side: int, count: int, generator: torch.Generator) -> Tensor:
-    n, c, h, w = x.shape
+    windows = x.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, places down, places across, side, side), a view
     image, top, left = (
-        torch.randint(below, (count,), generator=generator, device=generator.device).to(x.device)
-        for below in (n, h - side + 1, w - side + 1)
+        torch.randint(windows.shape[axis], (count,), generator=generator, device=generator.device).to(x.device)
+        for axis in (0, 2, 3)
     )
-    steps, channels = torch.arange(side, device=x.device), torch.arange(c, device=x.device)
-    patches = x[
-        image[:, None, None, None],
-        channels[:, None, None],
-        (top[:, None] + steps)[:, None, :, None],
-        (left[:, None] + steps)[:, None, None, :],
-    ]  # (count, c, side, side)
-    return patches.flatten(1)
+    return windows[image, :, top, left].flatten(1)

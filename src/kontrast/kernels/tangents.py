@@ -95,15 +95,12 @@ class Group:
     positions: int = 1  # of a row in the products of a `Gram`
 
 
+@dataclass(frozen=True, eq=False)
 class Plan(ABC):
     """How the tangents of rows of one shape are computed."""
 
     network: Network
-
-    @property
-    @abstractmethod
-    def n_outputs(self) -> int:
-        """The number c of outputs."""
+    n_outputs: int  # c
 
     @property
     @abstractmethod
@@ -125,24 +122,25 @@ class Plan(ABC):
         """The tangents of these rows, by the names of the parameters."""
 
 
+@dataclass(frozen=True)
+class Ends:
+    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), if the net ends this way."""
+
+    output: int | None = None
+    hidden: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class RecordedPlan(Plan):
-    """A plan from watching the forward pass of two rows."""
+    """A plan from watching the forward pass of two rows; by default it goes through per-row Jacobians alone."""
 
-    network: Network
-    outputs: int
-    signature: tuple[object, ...]
-    rows: tuple[Rows | None, ...]  # for each use
-    groups: tuple[Group, ...]
-    ends: Ends
     opaque: tuple[str, ...]
     vmapped: bool
     activations: int  # numbers per row
-
-    @property
-    def n_outputs(self) -> int:
-        """As observed."""
-        return self.outputs
+    signature: tuple[object, ...] = ()
+    rows: tuple[Rows | None, ...] = ()  # for each use
+    groups: tuple[Group, ...] = ()
+    ends: Ends = Ends()
 
     @property
     def positions(self) -> int:
@@ -194,39 +192,23 @@ class RecordedPlan(Plan):
         return not _reached(self.network, self._unused, seen)
 
 
-@dataclass(frozen=True)
-class Ends:
-    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), if the net ends this way."""
-
-    output: int | None = None
-    hidden: int | None = None
-
-
 def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> RecordedPlan:
     """A plan for rows like those of `x`, (2, …)."""
     one, two = observe(network, x, name)
-    signature = _signature(two)
+    signature, n_outputs, activations = _signature(two), two.output.shape[1], two.activations // 2
     rows = tuple(_rows_in(*pair) for pair in zip(one.values, two.values, strict=False))
     if _signature(one) != signature:
-        return jacobian_plan(network, two.output.shape[1], two.activations // 2, x)
+        return jacobian_plan(network, n_outputs, activations, x)
     uses = [i for i, use in enumerate(two.uses) if use.parameter in network.selected]
     opaque = one.opaque | two.opaque | {two.uses[i].parameter for i in uses if not _explained(two.uses[i], rows[i])}
     unseen = [name for name in network.selected if name not in opaque | {use.parameter for use in two.uses}]
     opaque = (opaque | set(_reached(network, unseen, two))) & set(network.selected)
     ends = _ends(two, rows)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
-    plan = RecordedPlan(
-        network,
-        outputs=two.output.shape[1],
-        signature=signature,
-        rows=rows,
-        groups=groups,
-        ends=ends,
-        opaque=tuple(name for name in network.selected if name in opaque),
-        vmapped=bool(opaque) and _vmap_works(network, opaque, x),
-        activations=two.activations // 2,
-    )
-    return plan if _witness_agrees(plan, two) else jacobian_plan(network, plan.n_outputs, plan.activations, x)
+    in_order = tuple(name for name in network.selected if name in opaque)
+    vmapped = bool(opaque) and _vmap_works(network, opaque, x)
+    plan = RecordedPlan(network, n_outputs, in_order, vmapped, activations, signature, rows, groups, ends)
+    return plan if _witness_agrees(plan, two) else jacobian_plan(network, n_outputs, activations, x)
 
 
 def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
@@ -357,17 +339,7 @@ def _explained(use: Use, rows: Rows | None) -> bool:
 
 def jacobian_plan(network: Network, n_outputs: int, activations: int, x: Tensor) -> RecordedPlan:
     """The plan that uses automatic differentiation alone; `x` are two rows to try it on."""
-    return RecordedPlan(
-        network,
-        outputs=n_outputs,
-        signature=(),
-        rows=(),
-        groups=(),
-        ends=Ends(),
-        opaque=network.selected,
-        vmapped=_vmap_works(network, network.selected, x),
-        activations=activations,
-    )
+    return RecordedPlan(network, n_outputs, network.selected, _vmap_works(network, network.selected, x), activations)
 
 
 # --- which form for which parameter ---------------------------------------------------------------------------------

@@ -238,15 +238,7 @@ class PatchFeatures:
     def to(self, device: torch.device | str, dtype: torch.dtype | str) -> PatchFeatures:
         """The same features elsewhere."""
         filters, offsets = _moved((self.filters, self.offsets), device, dtype)
-        return PatchFeatures(
-            filters,
-            offsets,
-            image_shape=self.image_shape,
-            grid=self.grid,
-            threshold=self.threshold,
-            sides=self.sides,
-            contrast_floor=self.contrast_floor,
-        )
+        return PatchFeatures.from_state({**self.state(), "filters": filters, "offsets": offsets})
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, c, h, w) → (n, M), some images at a time."""
@@ -266,8 +258,9 @@ class PatchFeatures:
             response = F.conv2d(x, self.filters)
         contrast = ((square - mean.square()).clamp(min=0) + self.contrast_floor**2).rsqrt()
         response.mul_(contrast).add_(self.offsets[:, None, None])
-        sides = [F.relu(response - self.threshold)] if self.sides == 1 else _both_sides(response, self.threshold)
-        return torch.cat([F.adaptive_avg_pool2d(side, self.grid).flatten(1) for side in sides], dim=1)
+        sides = [response] if self.sides == 1 else [response, -response]
+        pooled = [F.adaptive_avg_pool2d(F.relu(side - self.threshold), self.grid).flatten(1) for side in sides]
+        return torch.cat(pooled, dim=1)
 
 
 class EncoderFeatures:
@@ -369,18 +362,12 @@ class _evaluating:
 def median_distance(x: Tensor, *, generator: torch.Generator, n_rows: int = 1000) -> float:
     """The median distance between at most `n_rows` rows: the usual length scale of a Gaussian kernel."""
     require_generator(generator)
-    rows = x.flatten(1)[
-        torch.randperm(len(x), generator=generator)[: require_whole("n_rows", n_rows, least=2)].to(x.device)
-    ].double()
-    distances = torch.pdist(rows)
+    chosen = torch.randperm(len(x), generator=generator)[: require_whole("n_rows", n_rows, least=2)]
+    distances = torch.pdist(x.flatten(1)[chosen.to(x.device)].double())
     positive = distances[distances > 0]
     if len(positive) == 0:
         raise InputError("all samples are the same, so no length scale fits them; give samples that differ")
     return float(positive.median())
-
-
-def _both_sides(response: Tensor, threshold: float) -> list[Tensor]:
-    return [F.relu(response - threshold), F.relu(-response - threshold)]
 
 
 def _moved(tensors: Sequence[Tensor], device: torch.device | str, dtype: torch.dtype | str) -> list[Tensor]:
@@ -390,20 +377,12 @@ def _moved(tensors: Sequence[Tensor], device: torch.device | str, dtype: torch.d
 
 def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     """PATCHES_DRAWN patches at random places of random images, as rows (k, c·side²)."""
-    n, c, h, w = x.shape
-
-    def draw(below: int) -> Tensor:
-        return torch.randint(below, (PATCHES_DRAWN,), generator=generator, device=generator.device).to(x.device)
-
-    image, top, left = draw(n), draw(h - side + 1), draw(w - side + 1)
-    steps, channels = torch.arange(side, device=x.device), torch.arange(c, device=x.device)
-    patches = x[
-        image[:, None, None, None],
-        channels[:, None, None],
-        (top[:, None] + steps)[:, None, :, None],
-        (left[:, None] + steps)[:, None, None, :],
-    ]  # (k, c, side, side)
-    return patches.reshape(PATCHES_DRAWN, -1)
+    windows = x.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, places down, places across, side, side), a view
+    image, top, left = (
+        torch.randint(windows.shape[axis], (PATCHES_DRAWN,), generator=generator, device=generator.device).to(x.device)
+        for axis in (0, 2, 3)
+    )
+    return windows[image, :, top, left].flatten(1)
 
 
 def _normalized(patches: Tensor, floor: float) -> Tensor:
