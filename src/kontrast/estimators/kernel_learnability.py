@@ -146,8 +146,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             y: class labels (n,), whole numbers, words or truth values; or real targets, floating-point (n,) or (n, c).
         """
         self.check_options()
-        where: dict[str, Any] = {"image_shape": self.image_shape, "device": self.device, "dtype": self.dtype}
-        samples = read_samples(self, X, reset=True, min_samples=3, **where)
+        samples = read_samples(self, X, reset=True, min_samples=3)
         targets, classes, labels = _read_targets(y, len(samples))
         generator = generator_of(self.random_state)
         chosen = torch.arange(len(samples))

@@ -18,10 +18,11 @@ from kontrast.estimators.base import (
     all_or_nothing,
     batch_rows,
     eigenvalue_errors,
+    generator_of,
     half_span,
 )
 from kontrast.estimators.features import FeatureChoice, FeatureOptions
-from kontrast.estimators.samples import Samples
+from kontrast.estimators.samples import Samples, read_samples
 from kontrast.kernels import Kernel
 from kontrast.nets import FeatureMap
 from kontrast.pca import ViewMoments, nystrom_features, whitened_pca
@@ -110,7 +111,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         """Fit to fresh views of every sample; `y` is ignored."""
         options = self._options()
         n_views = require_whole("n_views", self.n_views, least=2)
-        samples, generator = self._samples_to_fit(X), self._generator()
+        samples, generator = self._samples_to_fit(X), generator_of(self.random_state)
         view = self._view(samples)
         features, kernel = self._make_features(options, samples, view, generator)
         fit = _Fit(features, kernel, samples, self.n_components, len(samples))
@@ -127,13 +128,13 @@ class SpectralContrastive(ClosedFormEmbedding):
         options = self._options()
         if len(views) < 2:
             raise InputError(f"views must be two arrays or more, to compare them, got {len(views)}")
-        read = [self._samples(view, reset=i == 0, min_samples=2) for i, view in enumerate(views)]
+        read = [read_samples(self, view, reset=i == 0, min_samples=2) for i, view in enumerate(views)]
         shapes = [(len(one), *one.shape) for one in read]
         if len(set(shapes)) > 1:
             raise InputError(f"views must have the same number and shape of samples, got {shapes}")
         first = read[0]
         read = [Samples(one.source, first.device, first.dtype) for one in read]
-        features, kernel = self._make_features(options, first, None, self._generator())
+        features, kernel = self._make_features(options, first, None, generator_of(self.random_state))
         fit = _Fit(features, kernel, first, self.n_components, len(first))
         with progress_bar("fitting", self.progress) as advance:
             for batch in first.batches(batch_rows(fit.n_features)):
@@ -153,9 +154,11 @@ class SpectralContrastive(ClosedFormEmbedding):
         options, fit = self._options(), None
         with progress_bar("fitting", self.progress) as advance:
             for number, batch in enumerate(batches):
-                views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
+                views = [
+                    read_samples(self, view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))
+                ]
                 if fit is None:
-                    features, kernel = self._make_features(options, views[0], None, self._generator())
+                    features, kernel = self._make_features(options, views[0], None, generator_of(self.random_state))
                     fit = _Fit(features, kernel, views[0], self.n_components)
                 shapes = [(len(view), *view.shape) for view in views]
                 if len(set(shapes)) > 1:

@@ -378,7 +378,7 @@ def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
     return values * axes if len(values) == 1 else values
 
 
-def _normalization(function: FunctionType, *, by_channel: bool) -> _Rule:
+def _normalization(function: Callable[..., Tensor], *, by_channel: bool) -> _Rule:
     """The rule of a = weight ⊙ plain + bias, with the weight and the bias along axis 1 or along the last axes."""
     signature = inspect.signature(function)
 
@@ -387,7 +387,7 @@ def _normalization(function: FunctionType, *, by_channel: bool) -> _Rule:
         if given.get("training"):
             return  # with batch statistics the rows are not independent
         affine = {name: rec.find(given[name]) for name in ("weight", "bias") if name in given}
-        plain = {**given, "input": given["input"].detach(), **dict.fromkeys(affine)}
+        plain: dict[str, Any] = {**given, "input": given["input"].detach(), **dict.fromkeys(affine)}
         for name, known in affine.items():
             if known:
                 after = out.ndim - 2 if by_channel else 0

@@ -12,14 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_choice,
-    require_floating,
-    require_not_negative,
-    require_positive,
-    require_shape,
-    require_type,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.losses._checks import require_rows
 from kontrast.losses.general import LogSoftmax
@@ -35,13 +28,13 @@ def check_options(**options: Any) -> None:
     """Refuse a value that a named loss does not take for its option of this name."""
     for name, value in options.items():
         if name in CHOICES:
-            require_choice(name, value, CHOICES[name])
+            checks.require_choice(name, value, CHOICES[name])
         elif name in POSITIVE:
-            require_positive(**{name: value})
+            checks.require_positive(**{name: value})
         elif name in NOT_NEGATIVE:
-            require_not_negative(**{name: value})
+            checks.require_not_negative(**{name: value})
         else:
-            require_type(name, value, bool, "pass True or False")
+            checks.require_type(name, value, bool, "pass True or False")
 
 
 def info_nce(
@@ -109,8 +102,8 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07
         temperature: τ > 0.
     """
     require_rows(query=query, key=key)
-    require_floating("queue", queue, "use queue.float()")
-    require_shape("queue", queue, ("K", query.shape[1]), "pass one stored key per row")
+    checks.require_floating("queue", queue, "use queue.float()")
+    checks.require_shape("queue", queue, ("K", query.shape[1]), "pass one stored key per row")
     check_options(temperature=temperature)
     q, k, c = _unit(query), _unit(key.detach()), _unit(queue.detach())
     s_pos = (q * k).sum(-1, keepdim=True)
@@ -184,10 +177,10 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
         labels: Shape (n,).
         temperature: τ > 0.
     """
-    require_floating("features", features, "use features.float()")
-    require_shape("features", features, ("n", "v", "z"), "use features.unsqueeze(1) for one view")
+    checks.require_floating("features", features, "use features.float()")
+    checks.require_shape("features", features, ("n", "v", "z"), "use features.unsqueeze(1) for one view")
     n, v, z = features.shape
-    require_shape("labels", labels, (n,), "pass one label per sample")
+    checks.require_shape("labels", labels, (n,), "pass one label per sample")
     if n * v < 2:
         raise InputError(f"supcon needs at least 2 rows (n · v), got shape {(n, v, z)}; use a larger batch")
     check_options(temperature=temperature)
