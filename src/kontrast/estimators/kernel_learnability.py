@@ -92,10 +92,8 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             interpolates; where pairs of samples share features that no other has, predictions by points need a larger
             one.
         max_samples: of more samples, this many are drawn; their kernel is decomposed whole, 5000 in about 20 s.
-        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
-        device: "cpu", "cuda", …; None is where X is.
+        image_shape, device, random_state: as in `ContrastivePCA`.
         dtype: "float32" or "float64" of features and kernel; None is X's own. The rest is in float64.
-        random_state: a seed or a RandomState; None counts as 0.
         progress: show a bar, of `measure` and of curves by points.
 
     Attributes:

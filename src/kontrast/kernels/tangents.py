@@ -357,8 +357,10 @@ def _groups(
     if not question.components:  # a weight and its bias share the product of signals, the larger of the two
         for name, uses in by_name.items():
             twin = _twin(two, uses)
-            if twin in by_name and forms[twin].form in _WITH_BIAS and _same_maps(two, uses, by_name[twin]):
-                merged.add(name)
+            if twin in by_name and forms[twin].form in _WITH_BIAS:
+                edges, others = ([two.uses[i].edge for i in part] for part in (uses, by_name[twin]))
+                if edges == others:
+                    merged.add(name)
     partners = {_twin(two, by_name[name]): name for name in merged}
     for name, uses in by_name.items():
         if name not in merged:
@@ -370,10 +372,6 @@ def _groups(
 def _twin(two: Record, uses: Sequence[int]) -> str | None:
     twins = {use.twin if isinstance(use := two.uses[i], OuterUse) else None for i in uses}
     return twins.pop() if len(twins) == 1 else None
-
-
-def _same_maps(two: Record, uses: Sequence[int], others: Sequence[int]) -> bool:
-    return [two.uses[i].edge for i in uses] == [two.uses[i].edge for i in others]
 
 
 @dataclass(frozen=True)
@@ -593,13 +591,8 @@ class _Builder:
         if group.form is Form.DENSE:
             self.prepared = [use.prepared(rows) for use, rows in zip(self.uses, self.rows, strict=True)]
         else:
-            self.features = torch.cat(
-                [_features(use, rows) for use, rows in zip(self.uses, self.rows, strict=True)], dim=-2 + self._ids
-            )
-
-    @property
-    def _ids(self) -> bool:
-        return isinstance(self.uses[0], LookupUse)
+            features = [_features(use, rows) for use, rows in zip(self.uses, self.rows, strict=True)]
+            self.features = torch.cat(features, dim=1 if features[0].ndim == 2 else 2)  # (n, T) ids or (n, G, T, I)
 
     def take(self, i: int, signals: Sequence[Tensor | None]) -> None:
         shapes = (use.output_shape for use in self.uses)
