@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     )
     result = kt.study.run_study(kt.study.prepare(spec), folder / "study")
     findings = kt.study.find(result)
-    print(findings.verdict)
+    print(findings.summary)
     print("page:", kt.report.write_report(folder / "study", result, findings))
 
 

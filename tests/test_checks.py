@@ -51,8 +51,8 @@ def test_the_limits_of_a_whole_number():
     assert checks.require_whole("n", 5, most=5) == 5
     refused(lambda: checks.require_whole("n", 0), "n must be a whole number of at least 1, got 0")
     refused(lambda: checks.require_whole("n", np.int64(1), least=2), "of at least 2, got 1")
-    text = "n must be a whole number of at least 1 and at most 5, or 'all', got "
-    for value in (6, 0, "both"):
+    for value, limit in ((6, "at most 5"), (0, "at least 1"), ("both", "at least 1")):
+        text = f"n must be a whole number of {limit}, or 'all', got "
         refused(lambda: checks.require_whole("n", value, most=5, otherwise=", or 'all'"), text)  # noqa: B023
 
 

@@ -170,7 +170,7 @@ def test_the_readme_commands_exist() -> None:
     for option in {word for command in commands for word in command.split() if word.startswith("--")}:
         assert option in help_text, option
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text()):
+    for target in re.findall(r"`?make ([a-z-]+)(?:`|  )", (ROOT / "README.md").read_text()):
         assert f"\n{target}:" in makefile, target
 
 

@@ -26,10 +26,10 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def require_whole(name: str, value: Any, *, least: int = 1, most: int | None = None, otherwise: str = "") -> int:
     """`value` as an int between `least` and `most`; `otherwise` names what else is allowed, as in ", or 'all'"."""
     whole = as_whole(value)
-    if whole is None or whole < least or (most is not None and whole > most):
-        upper = "" if most is None else f" and at most {most}"
-        raise InputError(f"{name} must be a whole number of at least {least}{upper}{otherwise}, got {_shown(value)}")
-    return whole
+    if whole is not None and least <= whole and (most is None or whole <= most):
+        return whole
+    limit = f"at least {least}" if whole is None or whole < least else f"at most {most}"
+    raise InputError(f"{name} must be a whole number of {limit}{otherwise}, got {_shown(value)}")
 
 
 def as_whole(value: Any) -> int | None:

@@ -61,7 +61,7 @@ def test_json_is_the_only_thing_on_standard_output(kontrast: Kontrast, finished:
         assert content["spec"]["widths"] == [8, 32]
         assert content["pca"]["widths"] == [8, 32]
         assert 0 < content["probes"]["means"]["pixels"][0] <= 1
-        assert content["headline"]
+        assert content["verdict"]
 
 
 def test_thresholds_are_options_of_study_and_report(kontrast: Kontrast, finished: Path) -> None:
@@ -83,7 +83,7 @@ def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[s
     assert findings.labels is not None
     assert f"labels: {findings.labels.sentence}" in " ".join(shown.split())
     [row] = [line for line in shown.splitlines() if line.startswith(" ntk ")]
-    errors, predicted = (curves["ntk"] for curves in (findings.labels.errors, findings.labels.predicted_errors))
+    errors, predicted = (findings.labels.means[name]["ntk"] for name in ("label_error", "label_error_predicted"))
     assert row.split()[1:4] == [f"{errors[i]:.2f}/{predicted[i]:.2f}" for i in (0, 2, 5)]
     assert max(cell_len(line) for line in shown.splitlines()) <= 80
     assert "…" not in shown

@@ -211,7 +211,7 @@ def test_a_folder_of_other_code_is_reported_with_warnings(kontrast: Kontrast, co
 
 def test_a_folder_of_another_format_or_none_is_refused(kontrast: Kontrast, copy: Path) -> None:
     rewrite_spec(copy, format=99)
-    assert "written by another kontrast (format 99" in kontrast("report", str(copy)).refused
+    assert "written by another version of kontrast (format 99" in kontrast("report", str(copy)).refused
     (copy / "spec.json").write_text("{}")
     said = kontrast("report", str(copy)).refused
     assert "run `kontrast study|verify` again" in said

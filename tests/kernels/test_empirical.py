@@ -312,7 +312,7 @@ def test_any_convnet_agrees_with_the_definition(
     assert_all_routes_agree(module, rows_for(shape, n, seed, dtype), rows_for(shape, m, seed + 1, dtype), dtype=dtype)
 
 
-@pytest.mark.parametrize("n, m, dtype", [(3, 4, torch.float64), (3, 4, torch.float32), (1, 2, torch.float64)])
+@pytest.mark.parametrize("n, m, dtype", [(3, 4, torch.float64), (1, 2, torch.float32)])
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_module_agrees_with_the_definition(name: str, n: int, m: int, dtype: torch.dtype) -> None:
     make, shape = OTHERS[name]

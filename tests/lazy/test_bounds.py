@@ -103,6 +103,7 @@ def test_relu_fails_assumption_5_and_has_no_finite_bound() -> None:
 
 
 @given(seed=integers(0, 2**16), activation=sampled_from(["tanh", "gelu"]), radius=floats(0.01, 2))
+@settings(max_examples=12)
 def test_lemma8_holds_on_the_chord_for_smooth_nets(seed: int, activation: str, radius: float) -> None:
     model, x = net(4, 12, activation=activation, seed=seed), randn(3, 4, seed=seed)
     step = {name: randn(*p.shape, seed=seed + 1) for name, p in parameters_of(model).items()}

@@ -59,7 +59,7 @@ def smooth_module(seed: int = 0) -> nn.Module:
     order=sampled_from([1, 2]),
     dtype=sampled_from(DTYPES),
 )
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_never_below_the_truth_anywhere_on_the_chord(
     seed: int, depth: int, activation: str, radius: float, order: int, dtype: torch.dtype
 ) -> None:

@@ -394,7 +394,7 @@ def test_what_is_no_kernel_is_refused() -> None:
         ((InfiniteNetwork(), K.numpy(), Y, K), "x must be a tensor of floating-point numbers"),
         ((InfiniteNetwork(), K, Y[:, 0], K), r"targets must have shape \(3, z\).*got \(3,\)"),
         ((InfiniteNetwork(), K, Y[:2], K), r"targets must have shape \(3, z\).*got \(2, 2\)"),
-        ((InfiniteNetwork(), K, Y, K.float()), "convert with y.to"),
+        ((InfiniteNetwork(), K, Y, K.float()), r"use y\.to"),
     ],
 )
 def test_bad_ensembles_are_refused(arguments: tuple[object, ...], message: str) -> None:

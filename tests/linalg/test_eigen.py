@@ -307,7 +307,7 @@ LOPSIDED = randn(N, N)
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: linalg.top_eigenpairs(EYE, 0), r"k must be a whole number of at least 1 and at most 3, got 0"),
+        (lambda: linalg.top_eigenpairs(EYE, 0), r"k must be a whole number of at least 1, got 0"),
         (lambda: linalg.top_eigenpairs(EYE, 4), r"at most 3, got 4"),
         (lambda: linalg.top_eigenpairs(EYE, 1.5), r"k must be .* got 1.5"),
         (lambda: linalg.top_eigenpairs(EYE, True), r"k must be .* got True"),

@@ -186,19 +186,14 @@ def test_what_no_patches_can_be_cut_from_is_refused() -> None:
         cut(images().flatten(1))
     for width in (0, 201, True, 2.0):
         with pytest.raises(
-            InputError, match=f"n_filters must be a whole number of at least 1 and at most 200, got {width}"
+            InputError, match=rf"n_filters must be a whole number of at (least 1|most 200), got {width}"
         ):
             cut(images(), width)
     for size in (1, 9, 2.5, True, "3"):
-        with pytest.raises(
-            InputError, match="size must be a whole number of at least 2 and at most 8 for images 1×8×8"
-        ):
+        with pytest.raises(InputError, match=r"size must be a whole number of at (least 2|most 8) for images 1×8×8"):
             cut(images(), size=size)
     for grid in (0, 7, 1.5, True):
-        with pytest.raises(
-            InputError,
-            match="grid must be a whole number of at least 1 and at most 6 for images 8×8 and patches of side 3",
-        ):
+        with pytest.raises(InputError, match=r"grid must be .* (least 1|most 6) for images 8×8 and patches of side 3"):
             cut(images(), grid=grid)
     for threshold in (-1.0, math.nan, math.inf):
         with pytest.raises(InputError, match="threshold must be a finite number of at least 0"):

@@ -425,7 +425,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "generator must be": lambda: guarantee(constant, START, generator=0),  # type: ignore[arg-type]
     "radius must be a positive number, got 0": lambda: estimate_constants(constant, START, 0, generator=generator()),
     "promise must be": lambda: check_guarantee(constant, START),  # type: ignore[arg-type]
-    "gamma must be a number from 0 to below 1": lambda: ball_radius(1.0, 0.1),
+    "gamma must be a number of at least 0 and below 1": lambda: ball_radius(1.0, 0.1),
     "shortfall": lambda: ball_radius(0.5, -0.1),
     "step must be": lambda: guarantee(constant, START, generator=generator()).shortfall_at(-1),
     "n_steps": lambda: check_guarantee(constant, guarantee(constant, START, generator=generator()), n_steps=0),

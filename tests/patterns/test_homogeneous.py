@@ -175,8 +175,8 @@ def test_activations_that_are_not_homogeneous_are_refused(name: str) -> None:
         (nn.RReLU(), "random, or mixes"),
         (nn.PReLU(3), "fails on a float64 tensor"),
         (nn.Linear(3, 3), "fails on a tensor of 5 numbers"),
-        (nn.ReLU, "makes ReLU of float64"),
-        (lambda z: 1.0, "makes float of float64"),
+        (nn.ReLU, r"turns torch.float64 \(3,\) into ReLU"),
+        (lambda z: 1.0, r"turns torch.float64 \(3,\) into float"),
     ],
 )
 def test_functions_are_refused_with_the_reason(thing: Any, reason: str) -> None:

@@ -217,7 +217,7 @@ def test_other_bad_input_is_refused() -> None:
         (lambda: orthonormal_patterns(2, "d", generator=g), "d must be a whole number"),
         (
             lambda: nearly_orthogonal_patterns(2, 3, 1.0, generator=g),
-            "size must be a number from 0 to below 1, got 1.0",
+            "size must be a number of at least 0 and below 1, got 1.0",
         ),
         (lambda: nearly_orthogonal_patterns(2, 3, math.nan, generator=g), "got nan"),
         (lambda: nearly_orthogonal_patterns(2, 3, "x", generator=g), "got 'x'"),

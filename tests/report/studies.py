@@ -1,16 +1,16 @@
-"""Small made-up studies in the shape of `sweep.measure`: every number a formula, every odd case one argument."""
+"""Small made-up studies in the shape of `run_study`: every number a formula, every odd case one argument."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from kontrast.study import EMBEDDINGS, LABEL_MEASURES, MEASURES, OF_THE_INPUT, PCA_MEASURES, StudySpec
+from kontrast.study import EMBEDDINGS, OF_THE_INPUT, Quantity, StudySpec, kernel, labels, pca
 
 Divergence = Callable[[int, int], int | None]  # (width, seed) → the step of divergence, None where there is none
 
@@ -61,11 +61,26 @@ def study(
     return result
 
 
+def _all_of(
+    quantities: Sequence[Quantity], formulas: dict[str, np.ndarray], otherwise: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Every quantity in its order, by its formula or, where it has none here, by `otherwise`."""
+    names = [quantity.name for quantity in quantities]
+    assert formulas.keys() <= set(names)
+    return {name: np.array(formulas.get(name, otherwise)) for name in names}
+
+
+def _described(
+    quantities: Sequence[Quantity], dims: tuple[str, ...], values: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    return {it.name: (dims, values[it.name], {"long_name": it.long_name}) for it in quantities}
+
+
 def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, float]) -> xr.Dataset:
     widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.record_steps, dtype=float)
     w, s, t = np.meshgrid(widths, np.arange(spec.n_seeds, dtype=float), steps, indexing="ij")
     noise, grown = 1 + 0.1 * np.sin(3 * s + np.log2(w)), np.log1p(t) / np.log1p(steps[-1])
-    values = {
+    formulas = {
         "pca_angle_start": np.minimum(1, 0.001 + 1.5 / w * noise + (1 - grown)),
         "pca_angle_now": np.minimum(1, 0.001 + 0.5 / w * noise + (1 - grown)),
         "pca_angle_frozen": np.minimum(1, 0.0005 * noise + (1 - grown)),
@@ -74,14 +89,14 @@ def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, floa
         "eigengap": 0.02 * noise,
         "pca_loss": -0.3 * grown * noise,
     }
-    assert values.keys() == PCA_MEASURES.keys()
+    values = _all_of(pca.QUANTITIES, formulas, 0.5 * grown * noise)
     stopped = np.array([[diverges(int(width), seed) or np.nan for seed in range(spec.n_seeds)] for width in widths])
     for name, value in values.items():
         value[t >= stopped[..., None]] = np.nan
         values[name] = value * scale.get(name, 1.0)
     dims = ("width", "seed")
     return xr.Dataset(
-        {name: ((*dims, "step"), value, {"long_name": PCA_MEASURES[name]}) for name, value in values.items()}
+        _described(pca.QUANTITIES, (*dims, "step"), values)
         | {
             "pca_diverged": (dims, np.isfinite(stopped).astype(np.int32)),
             "pca_stopped_at": (dims, np.where(np.isfinite(stopped), stopped, spec.n_steps).astype(np.int32)),
@@ -109,14 +124,14 @@ def _labels(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
     for i, name in enumerate(names):
         if name in spec.similarities and bool(result.diverged.sel(similarity=name).isel(width=-1).any()):
             error[i] = np.nan
-    values = {
+    formulas = {
         "label_error": error,
         "label_error_predicted": 1.02 * error,
         "label_error_spectrum": 0.9 * error,
         "label_accuracy": 1 - error / 1.7,
         "label_accuracy_predicted": 1.01 - error / 1.7,
     }
-    assert values.keys() == LABEL_MEASURES.keys()
+    values = _all_of(labels.QUANTITIES, formulas, error)
     narrow = np.full((len(spec.widths) - 1, *error.shape), np.nan)
     dims = ("width", "representation", "n_labels", "seed")
     return xr.Dataset(
@@ -151,7 +166,7 @@ def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping
     widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.record_steps, dtype=float)
     w, s, t = np.meshgrid(widths, np.arange(spec.n_seeds, dtype=float), steps, indexing="ij")
     noise, grown = 1 + 0.1 * np.sin(3 * s + np.log2(w)), np.log1p(t) / np.log1p(steps[-1])
-    values = {
+    formulas = {
         "ntk_drift_max": 300 * w**-0.8 * grown * noise,
         "ntk_drift_fro": 4 * w**-0.8 * grown * noise,
         "kernel_gap": 1.2 * w**-0.75 * grown**2 * noise,
@@ -162,7 +177,7 @@ def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping
         "effective_rank": 9 - 2 * grown * noise,
         "spread": 0.4 + 0.4 * grown / noise,
     }
-    assert values.keys() == MEASURES.keys()
+    values = _all_of(kernel.QUANTITIES, formulas, 0.5 * grown * noise)
     stopped = np.array([[diverges(int(width), seed) or np.nan for seed in range(spec.n_seeds)] for width in widths])
     over = np.nan_to_num(t / stopped[..., None])  # 0 … 1 on the way to a divergence, 0 for a run that has none
     for name in ("ntk_drift_max", "output_move", "loss"):
@@ -172,7 +187,7 @@ def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping
         values[name] = value * scale.get(name, 1.0)
     dims = ("width", "seed")
     return xr.Dataset(
-        {name: ((*dims, "step"), value, {"long_name": MEASURES[name]}) for name, value in values.items()}
+        _described(kernel.QUANTITIES, (*dims, "step"), values)
         | {
             "diverged": (dims, np.isfinite(stopped).astype(np.int32)),
             "stopped_at": (dims, np.where(np.isfinite(stopped), stopped, spec.n_steps).astype(np.int32)),
@@ -182,7 +197,7 @@ def _runs(spec: StudySpec, similarity: str, diverges: Divergence, scale: Mapping
                     stopped.shape, dict(zip(spec.similarities, spec.learning_rates or (), strict=True))[similarity]
                 ),
             ),
-            "ntk_scale": (dims, np.full(stopped.shape, 250.0), {"long_name": "max |K(0)| over the probe points"}),
+            "ntk_scale": (dims, np.full(stopped.shape, 250.0), {"long_name": "max |K(0)| over the NTK points"}),
         },
         coords={
             "width": widths.astype(np.int32),

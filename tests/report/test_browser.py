@@ -11,15 +11,18 @@ import pytest
 
 from kontrast.report import write_claims_report, write_report
 from kontrast.study import find
+from tests.report.claims.test_page import RECORDS, SPEC
 from tests.report.studies import study
-from tests.report.test_claims_page import RECORDS, SPEC
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
 OPTIONS += "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=5000"
 
 
 @pytest.fixture(scope="module", params=["study", "claims"])
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if CHROMIUM is None:
+        pytest.skip("no chromium; install it (apt-get install chromium) to look at the page in a browser")
     if request.param == "claims":
         return write_claims_report(tmp_path_factory.mktemp("page"), RECORDS, SPEC)
     long_name = "a/very/long/path/" + "without_a_single_space" * 8 + ".npz"
@@ -30,9 +33,6 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_never_scrolls_sideways(width: int, page: Path, tmp_path: Path) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium; install it (apt-get install chromium) to look at the page in a browser")
     frame = tmp_path / "frame.html"
     # A window cannot be as narrow as a phone; a frame can.
     frame.write_text(
@@ -43,7 +43,7 @@ def test_the_page_never_scrolls_sideways(width: int, page: Path, tmp_path: Path)
         "r.push(Math.max(...[...d.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)));"
         "o.textContent = 'measured ' + r.map(Math.round).join(' '); };</script>"
     )
-    command = [chromium, *OPTIONS.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", frame.as_uri()]
+    command = [CHROMIUM, *OPTIONS.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", frame.as_uri()]
     outcome = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     measured = re.search(r"measured (\d+) (\d+) (\d+) (\d+)", outcome.stdout)
     assert measured, outcome.stderr[-2000:]

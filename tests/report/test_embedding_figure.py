@@ -130,7 +130,7 @@ def test_extremes_are_drawn(z, tmp_path, monkeypatch):
         ("a.png", torch.ones(3), None, r"shape \(n, d\)"),
         ("a.png", torch.ones(0, 2), None, r"got \(0, 2\)"),
         ("a.png", torch.full((3, 2), math.nan), None, "NaN or infinite"),
-        ("a.png", torch.ones(3, 2), torch.ones(4), r"labels must have the shape \(3,\), one a sample, got \(4,\)"),
+        ("a.png", torch.ones(3, 2), torch.ones(4), r"labels must have shape \(3,\), got \(4,\); one per sample"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(name, z, labels, said, tmp_path):
@@ -143,6 +143,6 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(embedding_figure, "write_atomic", full)
+    monkeypatch.setattr("kontrast.report.png.write_atomic", full)
     with pytest.raises(StoreError, match=r"cannot write .*: No space left on device"):
         write_embedding_figure(tmp_path / "a.png", torch.ones(3, 2))

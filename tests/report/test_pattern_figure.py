@@ -240,7 +240,7 @@ def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
         ("gone/a.png", made(), {}, "does not exist"),
         ("folder.png", made(), {}, "is a folder"),
         ("a.png", made(), {"n_patterns": 0}, "n_patterns must be a whole number of at least 1"),
-        ("a.png", made(), {"title": 3}, "title must be text, got int"),
+        ("a.png", made(), {"title": 3}, "title must be str, got int"),
         ("a.png", made(), {"image_shape": (5, 5)}, r"patterns have 12 values, which image_shape \(5, 5\) does not fit"),
         ("a.png", made(), {"image_shape": 12}, r"must be \(h, w\) or \(c, h, w\), got 12"),
         ("a.png", made(), {"image_shape": (3.0, 4)}, "a size of image_shape must be a whole number"),
@@ -260,6 +260,6 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kontrast.report.pattern_figure.write_atomic", full)
+    monkeypatch.setattr("kontrast.report.png.write_atomic", full)
     with pytest.raises(StoreError, match=r"cannot write .*: No space left on device"):
         write_pattern_figure(tmp_path / "a.png", made(1))

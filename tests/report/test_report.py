@@ -16,7 +16,8 @@ import xarray as xr
 
 from kontrast.errors import StoreError
 from kontrast.report import write_report
-from kontrast.study import LABEL_MEASURES, MEASURES, find
+from kontrast.report.study.plates import plates
+from kontrast.study import find, kernel, labels
 from tests.report.reading import Page
 from tests.report.studies import study
 
@@ -32,29 +33,48 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-CASES = {
-    "one width": study(widths=(64,)),
-    "two widths, one seed": study(widths=(64, 128), n_seeds=1),
-    "one width, one seed, one step": study(widths=(64,), n_seeds=1, n_steps=1, similarities=("cosine",)),
+SMALL = {
+    "widths": (64,),
+    "n_seeds": 1,
+    "similarities": ("cosine",),
+    "parametrization": "standard",
+    "n_probe_samples": 0,
+}
+CASES = {  # an oddness of one section stands beside an oddness of another
+    "one step": study(widths=(64,), n_seeds=1, n_steps=1, similarities=("cosine",)),
+    "two widths, one seed; a PCA that is met exactly": study(
+        widths=(64, 128), n_seeds=1, scale=dict.fromkeys(("pca_angle_start", "matrix_drift", "frozen_gap"), 0.0)
+    ),
     "thirteen widths": study(widths=tuple(2**k for k in range(2, 15)), n_seeds=1, similarities=("cosine",)),
-    "cosine alone, three hidden layers, one output": study(similarities=("cosine",), depth=3, d_out=1),
-    "dot alone, diverged before any recorded step": study(similarities=("dot",), diverging={"dot": lambda w, s: 1}),
-    "some seeds diverge": study(diverging={"cosine": lambda w, s: 20 if s == 1 and w > 16 else None}),
-    "the kernel's prediction overflows": study(similarities=("cosine",), kernel_until=20),
-    "the kernel's prediction overflows at once": study(similarities=("cosine",), kernel_until=1),
-    "zeros": study(similarities=("cosine",), scale=dict.fromkeys(MEASURES.keys() - {"output_move"}, 0.0)),
-    "huge": study(scale={"ntk_drift_max": 1e150, "loss": 1e150, "output_move": 1e150, "parameter_move": 1e150}),
-    "the orthonormal run diverges at once": study(pca_diverging=lambda w, s: 1),
-    "some orthonormal runs diverge": study(pca_diverging=lambda w, s: 20 if s == 1 and w > 16 else None),
-    "a PCA that is met exactly": study(scale=dict.fromkeys(("pca_angle_start", "matrix_drift", "frozen_gap"), 0.0)),
-    "no PCA view": study(parametrization="standard"),
-    "no labels": study(n_probe_samples=0, n_classes=0),
+    "three hidden layers, one output; the kernel's prediction overflows": study(
+        similarities=("cosine",), depth=3, d_out=1, kernel_until=20
+    ),
+    "dot alone, diverged before any recorded step; some orthonormal runs diverge": study(
+        similarities=("dot",),
+        diverging={"dot": lambda w, s: 1},
+        pca_diverging=lambda w, s: 20 if s == 1 and w > 16 else None,
+    ),
+    "some seeds diverge; the orthonormal run diverges at once": study(
+        diverging={"cosine": lambda w, s: 20 if s == 1 and w > 16 else None}, pca_diverging=lambda w, s: 1
+    ),
+    "the kernel's prediction overflows at once; no labels": study(
+        similarities=("cosine",), kernel_until=1, n_probe_samples=0, n_classes=0
+    ),
+    "zeros; no PCA view": study(
+        similarities=("cosine",),
+        parametrization="standard",
+        scale={it.name: 0.0 for it in kernel.QUANTITIES if it.name != "output_move"},
+    ),
+    "huge; neither PCA nor probes": study(
+        scale={"ntk_drift_max": 1e150, "loss": 1e150, "output_move": 1e150, "parameter_move": 1e150},
+        parametrization="orthogonal",
+        n_probe_samples=0,
+    ),
     "label curves": study(label_curves=True, widths=(64,), n_seeds=1, similarities=("cosine",), n_probe_samples=0),
-    "label curves where all diverged": study(
-        label_curves=True, widths=(64,), n_seeds=1, similarities=("dot",), parametrization="standard", n_probe_samples=0
-    ).pipe(lambda result: result.assign({name: result[name] * np.nan for name in LABEL_MEASURES})),
-    "neither": study(parametrization="orthogonal", n_probe_samples=0),
-    "a wild law through two widths": study(widths=(64, 65), n_seeds=1, similarities=("cosine",)),
+    "label curves where all diverged": study(**{**SMALL, "similarities": ("dot",)}, label_curves=True).pipe(
+        lambda result: result.assign({it.name: result[it.name] * np.nan for it in labels.QUANTITIES})
+    ),
+    "a wild law through two widths": study(**{**SMALL, "widths": (64, 65)}),
 }
 wild = CASES["a wild law through two widths"]
 wild["ntk_drift_max"] = wild.ntk_drift_max * xr.DataArray([1e-100, 1e100], dims="width")
@@ -67,20 +87,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_report_is_its_page_its_panels_and_the_headline(built: Path) -> None:
-    panels = [
-        "study-width",
-        "study-step",
-        "prediction-width",
-        "prediction-step",
-        "movement-weights",
-        "movement-outputs",
-    ]
-    panels += ["collapse-rank", "collapse-spread", "divergence", "losses-cosine", "losses-dot"]
-    panels += ["pca-width", "pca-step", "features-width", "features-step", "probes"]
-    expected = {"report.html", "figures/study.png", *(f"figures/{name}.svg" for name in panels)}
-    assert content(built).keys() == expected
-    assert len(Page((built / "report.html").read_text()).all("svg")) == len(panels)
+def test_a_report_is_its_page_its_pictures_and_a_png(built: Path) -> None:
+    pictures = {picture.name for plate in plates(study(), find(study())) for picture in plate.pictures}
+    assert {"study-width", "prediction-step", "pca-width", "features-step", "probes", "losses-dot"} < pictures
+    assert {"movement-weights", "collapse-rank", "divergence"} < pictures
+    assert content(built).keys() == {"report.html", "figures/study.png", *(f"figures/{name}.svg" for name in pictures)}
+    assert len(Page((built / "report.html").read_text()).all("svg")) == len(pictures)
 
 
 def test_the_same_result_gives_the_same_bytes_whatever_matplotlib_is_set_to(built: Path, tmp_path: Path) -> None:
@@ -91,9 +103,11 @@ def test_the_same_result_gives_the_same_bytes_whatever_matplotlib_is_set_to(buil
     assert content(tmp_path) == content(built)
 
 
-def test_other_numbers_give_another_report(built: Path, tmp_path: Path) -> None:
-    report(tmp_path, study(scale={"kernel_gap": 1.5}))
-    changed = {name for name, data in content(tmp_path).items() if data != content(built)[name]}
+def test_other_numbers_give_another_report(tmp_path: Path) -> None:
+    for name, scale in (("one", 1.0), ("other", 1.5)):
+        report(tmp_path / name, study(**SMALL, scale={"kernel_gap": scale}))
+    before = content(tmp_path / "one")
+    changed = {name for name, data in content(tmp_path / "other").items() if data != before[name]}
     assert changed == {"report.html", "figures/prediction-width.svg", "figures/prediction-step.svg"}
 
 
@@ -101,17 +115,17 @@ def test_a_report_is_rebuilt_in_place(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "report.html").write_text("old")
     (tmp_path / "figures" / "study.png").write_text("old")
-    report(tmp_path, study(widths=(64,), n_seeds=1, similarities=("cosine",)))
+    report(tmp_path, study(**SMALL))
     assert not [data for data in content(tmp_path).values() if data == b"old"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "figures").write_text("a file in the way")
     with pytest.raises(StoreError, match=re.escape(str(tmp_path))):
-        report(tmp_path, study(widths=(64,), n_seeds=1))
+        report(tmp_path, study(**SMALL))
 
 
-def test_the_headline_is_a_picture_for_a_readme(built: Path) -> None:
+def test_the_png_is_a_picture_for_a_readme(built: Path) -> None:
     data = (built / "figures" / "study.png").read_bytes()
     assert data.startswith(b"\x89PNG")
     width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
@@ -183,7 +197,7 @@ def check_svg(path: Path, page: Page) -> None:
 
 @pytest.mark.parametrize("name", [EVIL, "../数据/étude ✓.npz", "a\x01b\udcff\n$\\frac{1}{2}$.npy"])
 def test_a_data_set_may_have_any_name(name: str, tmp_path: Path) -> None:
-    result = study(data=name, views=EVIL, activation="<b>relu</b>", widths=(64,), n_seeds=1, similarities=("cosine",))
+    result = study(data=name, views=EVIL, activation="<b>relu</b>", **SMALL)
     page = report(tmp_path, result)
     check_page(page)
     assert not page.all("b")
@@ -209,8 +223,9 @@ def test_a_data_set_may_have_any_name(name: str, tmp_path: Path) -> None:
         }
 
 
-def test_the_template_is_part_of_the_package() -> None:
-    assert importlib.resources.files("kontrast.report").joinpath("templates", "page.html").is_file()
+def test_the_templates_are_part_of_the_package() -> None:
+    for package in ("study", "claims"):
+        assert importlib.resources.files(f"kontrast.report.{package}").joinpath("page.html").is_file()
 
 
 def test_the_page_is_accessible(built: Path) -> None:

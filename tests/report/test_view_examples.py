@@ -110,7 +110,7 @@ def test_rows_are_lines_and_their_views_thin_lines(d, tmp_path, monkeypatch):
 
 def test_the_same_arguments_give_the_same_bytes_and_no_setting_is_left_behind(tmp_path):
     before = dict(rcParams)
-    x, view = images(8, 3, 8, 8), parse_view("crop:0.4,1+flip+brightness+contrast+grey+affine+mask+mixup+noise")
+    x, view = images(8, 3, 8, 8), parse_view("crop:0.4,1+flip+brightness+contrast+gray+affine+mask+mixup+noise")
     first, again, other = (
         write_view_examples(tmp_path / f"{k}.png", x, view, seed=seed).read_bytes() for k, seed in enumerate((0, 0, 1))
     )
@@ -136,9 +136,14 @@ def test_any_text_can_be_a_title(title, tmp_path, monkeypatch):
         ("views", images(1, 4), {}, r"got the name 'views'; end it in .png"),
         ("nowhere/views.png", images(1, 4), {}, r"nowhere of views.png does not exist; make it"),
         ("folder.png", images(1, 4), {}, r"folder.png is a folder; give the name of a file"),
-        ("views.png", images(0, 4), {}, r"no samples to show, got shape \(0, 4\); pass at least 1"),
-        ("views.png", images(2, 1, 0, 4), {}, r"no samples to show, got shape \(2, 1, 0, 4\)"),
-        ("views.png", images(2, 3, 4), {}, r"images \(n, c, h, w\) or rows \(n, d\), got shape \(2, 3, 4\)"),
+        ("views.png", images(0, 4), {}, r"at least one, got shape \(0, 4\)"),
+        ("views.png", images(2, 1, 0, 4), {}, r"at least one, got shape \(2, 1, 0, 4\)"),
+        (
+            "views.png",
+            images(2, 3, 4),
+            {},
+            r"images \(n, c, h, w\) or rows \(n, d\), at least one, got shape \(2, 3, 4\)",
+        ),
         ("views.png", images(2, 4), {"n_samples": 0}, "n_samples must be a whole number of at least 1, got 0"),
         ("views.png", images(2, 4), {"n_views": 1.5}, "n_views must be a whole number of at least 1, got 1.5"),
         ("views.png", images(2, 4).byte(), {}, "floating-point numbers, got torch.uint8"),
@@ -162,6 +167,6 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(view_examples, "write_atomic", full)
+    monkeypatch.setattr("kontrast.report.png.write_atomic", full)
     with pytest.raises(StoreError, match=r"cannot write .*a.png: No space left on device; choose a place"):
         write_view_examples(tmp_path / "a.png", images(2, 4), GaussianNoise())

@@ -52,7 +52,7 @@ def test_one_changed_byte_is_noticed(tmp_path: Path, position: int, flip: int) -
     content[position % len(content)] ^= flip
     store.path("a").write_bytes(bytes(content))
     assert not store.has("a")
-    with pytest.raises(StoreError, match="missing or damaged; run the same command again"):
+    with pytest.raises(StoreError, match="missing or damaged; run it again"):
         store.read("a")
 
 
@@ -75,7 +75,7 @@ def test_the_same_spec_opens_the_folder_again_and_another_is_refused(tmp_path: P
     store_at(tmp_path / "s", steps=10)
     store_at(tmp_path / "s", steps=10)
     before = (tmp_path / "s" / "spec.json").read_bytes()
-    with pytest.raises(StoreError, match=r"holds other results \(steps: 10 there, 20 here\); choose another --output"):
+    with pytest.raises(StoreError, match=r"holds other results \(steps: 10 there, 20 here\); choose another folder"):
         store_at(tmp_path / "s", steps=20)
     assert (tmp_path / "s" / "spec.json").read_bytes() == before
 
@@ -83,7 +83,7 @@ def test_the_same_spec_opens_the_folder_again_and_another_is_refused(tmp_path: P
 @pytest.mark.parametrize("content", ["{", "[1]", "\xff", "{}", '{"spec": {}, "sha256": "0"}'])
 def test_a_broken_spec_is_refused_and_kept(tmp_path: Path, content: str) -> None:
     (tmp_path / "spec.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(StoreError, match="--output"):
+    with pytest.raises(StoreError, match="in another folder"):
         store_at(tmp_path)
     assert (tmp_path / "spec.json").read_bytes() == content.encode("latin-1")
 
@@ -113,7 +113,7 @@ def test_a_folder_with_other_things_is_refused_untouched(tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot write to .*; choose another --output"):
+    with pytest.raises(StoreError, match=r"cannot write to .*; choose another folder"):
         store_at(tmp_path / "file" / "below")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from hypothesis.strategies import integers
 from kontrast.data import Dataset
 from kontrast.errors import InputError
 from kontrast.estimators import KernelLearnability
-from kontrast.study import LABEL_MEASURES, REPRESENTATIONS, StudySpec, find, measure, prepare, run_study
+from kontrast.study import REPRESENTATIONS, LabelFindings, StudySpec, find, measure_cell, prepare, run_study
 from kontrast.study.labels import (
     DRAWS,
     LABELED,
+    QUANTITIES,
     RIDGE,
+    SHARE,
+    compare_curves,
     label_counts,
     label_curves,
     label_problem,
@@ -26,6 +30,9 @@ from kontrast.study.labels import (
     no_curves,
 )
 from kontrast.study.probes import probe_split
+from tests.report.studies import study
+
+NAMES = [quantity.name for quantity in QUANTITIES]
 
 
 def blobs(n: int, *, apart: float = 2.0, d: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +78,7 @@ def test_the_default_study_has_six_sizes() -> None:
         (None, "has no labels"),
         (torch.zeros(50, dtype=torch.int64), "has labels of one class only"),
         (torch.arange(10) % 2, "has 10 samples, fewer than 12"),
-        (torch.arange(50), "has labels of 50 classes, fewer than 4 samples of each among 50"),
+        (torch.arange(50), "has labels of 50 classes, and fewer than 4 samples per class among 50"),
         (torch.tensor([0] * 5000 + [1]), "has too few samples of a second class"),
         (torch.arange(50) % 2, ""),
     ],
@@ -97,7 +104,7 @@ def test_curves_are_those_of_the_estimator() -> None:
         np.testing.assert_array_equal(seen.label_accuracy_predicted, points.accuracy)
         np.testing.assert_array_equal(seen.label_error_spectrum, model.learning_curve(sizes).test_error)
     assert int(found.label_samples) == 90
-    assert np.isnan(found.sel(representation="dot")[list(LABEL_MEASURES)].to_dataarray()).all()
+    assert np.isnan(found.sel(representation="dot")[NAMES].to_dataarray()).all()
 
 
 def test_two_thirds_of_the_dimensions_know_less() -> None:
@@ -118,7 +125,7 @@ def test_the_arrays_without_numbers_have_the_same_shape() -> None:
     some, none = curves({"pixels": lambda x: x}, n=90), no_curves(["pixels"], 90)
     assert some.sizes == none.sizes
     assert set(some.data_vars) == set(none.data_vars)
-    assert np.isnan(none[list(LABEL_MEASURES)].to_dataarray()).all()
+    assert np.isnan(none[NAMES].to_dataarray()).all()
     xr.testing.assert_identical(some.coords.to_dataset(), none.coords.to_dataset())
 
 
@@ -132,26 +139,25 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> StudySpec:
 
 
 def test_the_widest_cell_has_curves_and_the_others_have_none(spec: StudySpec) -> None:
-    wide, narrow = measure(spec, 16, 0), measure(spec, 8, 0)
+    wide, narrow = measure_cell(spec, 16, 0), measure_cell(spec, 8, 0)
     assert wide.representation.values.tolist() == list(REPRESENTATIONS)
-    assert np.isfinite(wide[list(LABEL_MEASURES)].to_dataarray()).all()
-    assert np.isnan(narrow[list(LABEL_MEASURES)].to_dataarray()).all()
-    plain = measure(dataclasses.replace(spec, label_curves=False), 16, 0)
-    assert not set(LABEL_MEASURES) & set(plain.data_vars)
-    xr.testing.assert_identical(plain, wide.drop_vars([*LABEL_MEASURES, "label_samples", "representation", "n_labels"]))
+    assert np.isfinite(wide[NAMES].to_dataarray()).all()
+    assert np.isnan(narrow[NAMES].to_dataarray()).all()
+    plain = measure_cell(dataclasses.replace(spec, label_curves=False), 16, 0)
+    assert not set(NAMES) & set(plain.data_vars)
+    xr.testing.assert_identical(plain, wide.drop_vars([*NAMES, "label_samples", "representation", "n_labels"]))
 
 
 def test_single_precision_and_other_networks_have_curves_too(spec: StudySpec) -> None:
-    double = measure(spec, 16, 0)
-    single = measure(dataclasses.replace(spec, dtype="float32"), 16, 0)
+    double = measure_cell(spec, 16, 0)
+    single = measure_cell(dataclasses.replace(spec, dtype="float32"), 16, 0)
     np.testing.assert_allclose(single.label_error, double.label_error, rtol=1e-2)
-    other = measure(dataclasses.replace(spec, parametrization="standard", n_probe_samples=0), 16, 0)
+    other = measure_cell(dataclasses.replace(spec, parametrization="standard", n_probe_samples=0), 16, 0)
     assert other.representation.values.tolist() == ["cosine", "dot", "random", "pixels", "pixel-pca", "ntk"]
     assert np.isfinite(other.label_error).all()
 
 
 def test_a_study_with_labels_resumes_and_is_consolidated(spec: StudySpec, tmp_path: Path) -> None:
-    """That processes give the same bytes is a test of `sweep.study`."""
     result = run_study(spec, tmp_path)
     (tmp_path / f"cells/{spec.cells[0]}.nc").unlink()
     xr.testing.assert_identical(run_study(spec, tmp_path), result)
@@ -159,7 +165,7 @@ def test_a_study_with_labels_resumes_and_is_consolidated(spec: StudySpec, tmp_pa
     found = find(result).labels
     assert found is not None
     assert found.n_samples == 60
-    assert set(found.errors) == set(REPRESENTATIONS)
+    assert set(found.means["label_error"]) == set(REPRESENTATIONS)
 
 
 def test_labels_need_labels(tmp_path: Path) -> None:
@@ -169,3 +175,108 @@ def test_labels_need_labels(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"label_curves needs labels but .* has no labels; leave label_curves out"):
         prepare(asked)
     assert prepare(dataclasses.replace(asked, label_curves=False)).label_curves is False
+
+
+COUNTS = (10, 100, 1000)
+
+
+def made(
+    accuracies: dict[str, list[float]],
+    *,
+    off: float = 0.0,
+    spectrum_off: float = 0.0,
+    n_seeds: int = 2,
+) -> xr.Dataset:
+    """Accuracies at width 64; errors are 1 − accuracy; predictions are off by a share; at width 32 nothing."""
+    wide = np.array(list(accuracies.values()))  # (representation, n)
+    seeds = np.stack([wide + 0.01 * s - 0.005 * (n_seeds - 1) for s in range(n_seeds)])
+    arrays = {
+        "label_error": 1 - seeds,
+        "label_error_predicted": (1 - seeds) * (1 + off),
+        "label_error_spectrum": (1 - seeds) * (1 - spectrum_off),
+        "label_accuracy": seeds,
+        "label_accuracy_predicted": seeds + off / 2,
+    }
+    dims = ("width", "seed", "representation", "n_labels")
+    return xr.Dataset(
+        {name: (dims, np.stack([np.full_like(arrays[name], np.nan), arrays[name]])) for name in NAMES}
+        | {"label_samples": (dims[:2], np.full((2, n_seeds), 1500))},
+        coords={"width": [32, 64], "representation": list(accuracies), "n_labels": list(COUNTS)},
+    )
+
+
+def found(accuracies: dict[str, list[float]], **options: float) -> LabelFindings:
+    return compare_curves(made(accuracies, **options))
+
+
+def test_the_representation_that_reaches_the_level_first_is_best() -> None:
+    labels = found({"pixels": [0.2, 0.5, 0.9], "ntk": [0.2, 0.7, 0.8], "cosine": [0.1, 0.2, 0.3]})
+    assert labels.level == pytest.approx(SHARE * 0.9)
+    assert labels.best == "ntk"
+    level = SHARE * 0.9
+    assert labels.needed["ntk"] == pytest.approx(10 * 10 ** ((level - 0.2) / 0.5))
+    assert labels.needed["pixels"] == pytest.approx(100 * 10 ** ((level - 0.5) / 0.4))
+    assert math.isnan(labels.needed["cosine"])
+    assert labels.sentence.startswith(
+        "fewest labels are needed by ntk: about 72 for an accuracy of 63%, pixels about 210"
+    )
+    assert (labels.width, labels.n_seeds, labels.n_samples, labels.n_labels) == (64, 2, 1500, COUNTS)
+
+
+def test_the_first_size_may_be_enough() -> None:
+    labels = found({"pixels": [0.8, 0.85, 0.9]})
+    assert labels.needed["pixels"] == 10
+    assert "the others more than were tried" in labels.sentence
+
+
+def test_means_are_over_the_seeds() -> None:
+    labels = found({"pixels": [0.2, 0.5, 0.9]}, n_seeds=3)
+    assert labels.means["label_accuracy"]["pixels"] == pytest.approx((0.2, 0.5, 0.9))
+    assert labels.means["label_error"]["pixels"] == pytest.approx((0.8, 0.5, 0.1))
+
+
+def test_gaps_are_the_largest_and_are_told() -> None:
+    labels = found({"pixels": [0.2, 0.5, 0.9]}, off=0.04, spectrum_off=0.11)
+    assert labels.gap == pytest.approx(0.04)
+    assert labels.spectrum_gap == pytest.approx(0.11)
+    assert labels.accuracy_gap == pytest.approx(0.02)
+    assert labels.sentence.endswith("within 4% of the measured ones (paper D's one κ: within 11%)")
+    assert labels.predicted_needed["pixels"] < labels.needed["pixels"]
+
+
+def test_a_diverged_run_is_no_candidate() -> None:
+    nothing = [math.nan] * 3
+    labels = found({"dot": nothing, "pixels": [0.2, 0.5, 0.9]})
+    assert labels.best == "pixels"
+    assert math.isnan(labels.needed["dot"])
+    assert labels.gap == pytest.approx(0)
+    none = found({"dot": nothing})
+    assert none.best is None
+    assert "every embedding diverged" in none.sentence
+
+
+def test_a_run_that_diverged_in_one_seed_is_no_candidate() -> None:
+    """Its mean over the other seeds would be of an easier question."""
+    result = made({"dot": [0.7, 0.8, 0.99], "pixels": [0.2, 0.5, 0.9]}, n_seeds=3)
+    for name in NAMES:
+        result[name][{"width": -1, "seed": 1, "representation": 0}] = math.nan
+    labels = compare_curves(result)
+    for curves in labels.means.values():
+        assert all(math.isnan(value) for value in curves["dot"])
+    assert labels.level == pytest.approx(SHARE * 0.9)
+    assert labels.best == "pixels"
+    assert math.isnan(labels.needed["dot"])
+    assert math.isnan(labels.predicted_needed["dot"])
+
+
+def test_findings_hold_them_where_they_were_asked_for() -> None:
+    plain, asked = find(study()), find(study(label_curves=True))
+    assert plain.labels is None
+    assert plain.as_dict()["labels"] is None
+    assert asked.labels is not None
+    assert asked.labels.sentence in asked.summary
+    content = json.loads(json.dumps(asked.as_dict()))["labels"]
+    assert content["best"] == asked.labels.best
+    assert content["means"]["label_error"]["dot"] == [None] * 6  # it diverged
+    assert content["n_labels"] == [10, 20, 50, 100, 200, 400]
+    assert plain.verdict == asked.verdict

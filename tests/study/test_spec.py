@@ -13,7 +13,7 @@ from hypothesis.strategies import integers, lists
 from kontrast.data import load
 from kontrast.errors import DataError, InputError, KontrastError, StoreError
 from kontrast.study import StudySpec, prepare
-from kontrast.study.spec import cell_name, parse_cell
+from kontrast.study.spec import cell_name, parse_cell, require_current
 
 DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_steps=5)
 
@@ -61,9 +61,21 @@ def test_spec_survives_json_and_every_field_changes_the_digest() -> None:
 
 def test_a_spec_of_another_version_is_refused() -> None:
     content = prepare(DIGITS).as_dict()
-    for other in ({**content, "format": 99}, {**content, "color": "red"}, {"format": 1}):
-        with pytest.raises(StoreError, match="another kontrast"):
+    for other in ({**content, "format": 99}, {**content, "color": "red"}, {"format": 1}, {**content, "format": 2}):
+        with pytest.raises(StoreError, match=r"another kontrast .*; run the study again in another folder"):
             StudySpec.from_dict(other)
+
+
+def test_a_spec_of_format_3_is_read_under_its_new_names_and_not_continued() -> None:
+    content = prepare(DIGITS).as_dict() | {"format": 3}
+    old = {
+        {"views": "view", "label_curves": "labels", "n_ntk_points": "n_probes"}.get(k, k): v for k, v in content.items()
+    }
+    spec = StudySpec.from_dict(old)
+    assert spec == dataclasses.replace(prepare(DIGITS), format=3)
+    assert StudySpec.from_dict(spec.as_dict()) == spec  # as `find` reads it from a result
+    with pytest.raises(StoreError, match=r"format 3, here 4\).* not continued; run the study again in another folder"):
+        require_current(spec)
 
 
 def test_the_data_itself_is_part_of_the_digest(tmp_path: Path) -> None:

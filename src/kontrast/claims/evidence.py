@@ -258,6 +258,19 @@ def evidence(measured: Mapping[str, Number], criteria: Iterable[Criterion], **op
     return judged(*shown(**numbers), *(Finding(c.name, numbers[c.name], c) for c in criteria), **options)
 
 
+# The rule behind each verdict, in the order in which `judge` asks.
+RULES = {
+    Verdict.UNDECIDED: "a criterion has no number, or there is no criterion; or a correction fails where the printed "
+    "statement holds; or what a refutation should have found instead was not found; or the interval of a failing "
+    "number reaches into its range",
+    Verdict.REFUTED: "the statement fails a criterion as printed, and as corrected too where there is a correction",
+    Verdict.VACUOUS: "it holds, as printed or as corrected, but fails an informative criterion: it says nothing at "
+    "this scale",
+    Verdict.HOLDS: "every criterion of the printed statement holds",
+    Verdict.CORRECTED: "it fails as printed, but every criterion of its correction holds",
+}
+
+
 def judge(measured: Mapping[str, Estimate], criteria: Iterable[Criterion]) -> Verdict:
     """The verdict, by one rule for all claims.
 

@@ -1,4 +1,4 @@
-"""What every picture shares: one ink, one colour a hue and width, logarithmic axes with plain labels, legends.
+"""The style of all pictures: one ink, one colour per hue and width, logarithmic axes with plain labels, legends.
 
 Nothing here is drawn as mathtext, and no word of the user's is drawn at all: a data set's name may hold any character,
 and a picture must not depend on which fonts know it.
@@ -6,6 +6,7 @@ and a picture must not depend on which fonts know it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from kontrast.losses import SIMILARITIES
+
 Array = NDArray[np.float64]
 
 # Text, axes and grids of an SVG are drawn in this colour, and only they; `svg.to_svg` turns it into `currentColor`.
@@ -27,27 +30,26 @@ INK = "#010203"
 PRINT_INK = "#22262b"
 
 # Blue against orange, and green against pink: pairs that every common colour blindness keeps apart, the first for the
-# similarities, the second for PCA of the first and of the present features. Within one the widths run from light to
-# dark in even steps (7 of CIE's L*), so that the order survives any colour blindness and a grey printer; more would
-# lose the light end on a white page or the dark end on a near-black one.
-COLORS = {"cosine": "#1f78c1", "dot": "#d9641a", "start": "#2f8a4a", "now": "#c2478f"}
+# similarities, in the order of their table, the second for PCA of the first and of the present features. Within one
+# hue the widths run from light to dark in even steps (7 of CIE's L*), so that the order survives any colour blindness
+# and a grey printer; more would lose the light end on a white page or the dark end on a near-black one.
+BLUE, ORANGE, GREEN, PINK = "#1f78c1", "#d9641a", "#2f8a4a", "#c2478f"
 _RAMPS = {
-    name: LinearSegmentedColormap.from_list(name, stops)
-    for name, stops in {
-        "cosine": ["#35bfa6", "#1f93cf", "#3f66c8", "#6a35a8"],
-        "dot": ["#e0a21c", "#dd6f14", "#c23b2c", "#8f2750"],
-        "start": ["#86b81f", "#4da02a", "#2a7f46", "#1f5f4f"],
-        "now": ["#e889a8", "#d9598f", "#b83a86", "#8a2a78"],
-    }.items()
+    BLUE: ["#35bfa6", "#1f93cf", "#3f66c8", "#6a35a8"],
+    ORANGE: ["#e0a21c", "#dd6f14", "#c23b2c", "#8f2750"],
+    GREEN: ["#86b81f", "#4da02a", "#2a7f46", "#1f5f4f"],
+    PINK: ["#e889a8", "#d9598f", "#b83a86", "#8a2a78"],
 }
+COLORS = {**dict(zip(SIMILARITIES, itertools.cycle(_RAMPS), strict=False)), "start": GREEN, "now": PINK}
 HUGE = 1e300  # above it, limits and their margins would overflow
 
 
 def width_colors(hue: str, n_widths: int) -> list[str]:
-    """One colour a width, narrow to wide; a single width has the hue's own colour."""
+    """One colour per width, narrow to wide; a single width has the hue's own colour."""
     if n_widths == 1:
         return [COLORS[hue]]
-    return [to_hex(_RAMPS[hue](position)) for position in np.linspace(0, 1, n_widths)]
+    ramp = LinearSegmentedColormap.from_list(hue, _RAMPS[COLORS[hue]])
+    return [to_hex(ramp(position)) for position in np.linspace(0, 1, n_widths)]
 
 
 @contextmanager

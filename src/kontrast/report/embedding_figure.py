@@ -1,4 +1,4 @@
-"""An embedding, to be looked at: its leading dimensions by two, coloured by label or by how dense the points lie."""
+"""A picture of an embedding: its leading dimensions in pairs, coloured by label or by how dense the points lie."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from kontrast.errors import InputError, StoreError
+from kontrast.checks import require_finite, require_shape
 from kontrast.report.axes import HUGE, PRINT_INK, Array, blank, legend, style, width_colors
+from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import to_png
-from kontrast.runs import write_atomic
 
 PANEL = (4.9, 4.6)  # inches
 MOST_POINTS = 5000
 MOST_IN_LEGEND = 20
 IN_A_ROW = 10
-BINS = 48  # a side, to count how dense the points lie
+BINS = 48  # per side, to count how dense the points lie
 
 
 def write_embedding_figure(path: Path, z: Tensor, labels: Tensor | None = None, *, seed: int = 0) -> Path:
     """Write a PNG of dimensions 1 and 2 of the embedding, and of 3 and 4 where it has them; return its path.
 
-    The leading dimensions as they are: no map to the plane comes between, which would show its own inventions. Of more
-    than 5,000 samples 5,000 are drawn at random. Of labels, classes stand in the order of their numbers; more than 20
-    of them are told apart by shade alone.
+    The leading dimensions are drawn as they are, without a map to the plane that would show its own inventions. Of more
+    than 5,000 samples, 5,000 are drawn at random. Classes stand in the order of their numbers; more than 20 of them are
+    told apart by shade alone.
 
     Args:
         path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
@@ -41,19 +41,17 @@ def write_embedding_figure(path: Path, z: Tensor, labels: Tensor | None = None, 
         labels: whole numbers (n,); without, colours say how dense the points lie.
         seed: of the samples that are drawn, and of their order.
     """
-    path = Path(path)
-    _require(path, z, labels)
+    path = require_png_path(path, "embedding.png")
+    require_shape("z", z, ("n", "d"))
+    require_finite("z", z, "look at the samples and at the encoder")
+    if labels is not None:
+        require_shape("labels", labels, (len(z),), "one per sample")
     order = np.random.default_rng(seed).permutation(len(z))[:MOST_POINTS]
     points = np.clip(z.detach().cpu().double().numpy()[order], -HUGE, HUGE)
     chosen = None if labels is None else labels.cpu().numpy()[order]
     classes = [] if labels is None else np.unique(labels.cpu().numpy()).tolist()
     with style(PRINT_INK, salt="embedding"):
-        content = to_png(_figure(points, chosen, classes, len(z)))
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; choose a place that is writable") from None
-    return path
+        return write_png(path, to_png(_figure(points, chosen, classes, len(z))))
 
 
 def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int], n_samples: int) -> Figure:
@@ -102,7 +100,7 @@ def _density(x: Array, y: Array) -> Array:
 
 
 def _palette(n_classes: int) -> list[str]:
-    """One colour a class: ten or twenty that are told apart, or shades of one ramp."""
+    """One colour per class: ten or twenty that are told apart, or shades of one ramp."""
     if n_classes > MOST_IN_LEGEND:
         return [to_hex(mpl.colormaps["turbo"](place)) for place in np.linspace(0.03, 0.97, n_classes)]
     return [to_hex(mpl.colormaps["tab10" if n_classes <= 10 else "tab20"](place)) for place in range(n_classes)]
@@ -124,18 +122,3 @@ def _colors_mean(n_classes: int) -> str:
     if n_classes == 0:
         return "darker where they lie denser"
     return "coloured by label" if n_classes <= MOST_IN_LEGEND else f"coloured by the order of their {n_classes} labels"
-
-
-def _require(path: Path, z: Tensor, labels: Tensor | None) -> None:
-    if path.suffix.lower() != ".png":
-        raise InputError(f"the figure of an embedding is written as PNG, got the name {path.name!r}; end it in .png")
-    if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} of {path.name} does not exist; make it, or choose one that does")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'embedding.png'}")
-    if z.dim() != 2 or z.numel() == 0:
-        raise InputError(f"an embedding has the shape (n, d) with n and d of at least 1, got {tuple(z.shape)}")
-    if not bool(z.isfinite().all()):
-        raise InputError("the embedding holds NaN or infinite values; look at the samples and at the encoder")
-    if labels is not None and tuple(labels.shape) != (len(z),):
-        raise InputError(f"labels must have the shape ({len(z)},), one a sample, got {tuple(labels.shape)}")

@@ -1,4 +1,4 @@
-"""The patterns that a one-layer network learns, to be looked at: each with its share of the starts, and their way.
+"""A picture of the patterns that a one-layer network learns: each with its share of the starts, and how they got there.
 
 Paper C, Definition 3 and Figure 1: locally maximal eigenvectors, and how power iteration (94) converges to them.
 """
@@ -23,11 +23,14 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kontrast.checks import require_whole
+from kontrast.checks import require_type, require_whole
 from kontrast.data import ImageShape
-from kontrast.errors import InputError, StoreError
+from kontrast.errors import InputError
 from kontrast.report.axes import (
-    COLORS,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PINK,
     PRINT_INK,
     Array,
     blank,
@@ -40,8 +43,8 @@ from kontrast.report.axes import (
     set_ticks,
     style,
 )
+from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import printable, to_png
-from kontrast.runs import write_atomic
 
 WIDTH = 8.4  # inches
 CELL = 1.6  # inches, the largest width of a pattern that is an image
@@ -53,7 +56,7 @@ GRAY = "#8a8f96"
 
 
 class Patterns(Protocol):
-    """What is drawn of `spectral.LMEs`: m patterns, and the k starts of which some led there."""
+    """The parts of `patterns.LMEs` that are drawn: m patterns, and k starts, some of which led to them."""
 
     @property
     def weights(self) -> Tensor:
@@ -87,15 +90,15 @@ class Patterns(Protocol):
 class _Kind(Enum):
     """How sure it is that a pattern attracts: its mark, its colour and its words."""
 
-    CERTIFIED = ("●", COLORS["start"], "certified (Theorem 1)")
+    CERTIFIED = ("●", GREEN, "certified (Theorem 1)")
     STABLE = ("◐", "#8cc152", "stable, not certified")
-    UNSTABLE = ("×", COLORS["now"], "not stable")
+    UNSTABLE = ("×", PINK, "not stable")
 
 
 _ENDINGS = {
-    "CONVERGED": COLORS["cosine"],
+    "CONVERGED": BLUE,
     "SETTLED": PRINT_INK,
-    "CHATTERING": COLORS["dot"],
+    "CHATTERING": ORANGE,
     "STEP_LIMIT": "#6a35a8",
     "SILENT": GRAY,
     "DIVERGED": "#8f2750",
@@ -128,24 +131,17 @@ def write_pattern_figure(
 
     Args:
         path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
-        patterns: what `spectral.find_lmes` returns.
+        patterns: what `patterns.find_lmes` returns.
         image_shape: (h, w) or (c, h, w), to show patterns as images; without, they are bars or lines.
         n_patterns: how many are shown, those with the largest basins.
         title: a line above the figure; without, it counts the patterns and the starts.
     """
-    if not isinstance(path, str | Path):
-        raise InputError(f"path must be the name of a file, 'patterns.png', got {type(path).__name__}")
-    path = Path(path)
-    _require_path(path)
+    path = require_png_path(path, "patterns.png")
     figure = pattern_figure(patterns, image_shape=image_shape, n_patterns=n_patterns, title=title)
     with style(PRINT_INK, salt="patterns"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # of the user's title
         content = to_png(figure)
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; choose a place that is writable") from None
-    return path
+    return write_png(path, content)
 
 
 def pattern_figure(
@@ -157,8 +153,8 @@ def pattern_figure(
     are shown as colours about grey, of any other count the first.
     """
     n_shown = require_whole("n_patterns", n_patterns)
-    if title is not None and not isinstance(title, str):
-        raise InputError(f"title must be text, got {type(title).__name__}")
+    if title is not None:
+        require_type("title", title, str)
     drawn = _drawn(patterns, n_shown)
     images = None if image_shape is None else _images(drawn.weights, image_shape)
     heading = _heading(drawn) if title is None else "\n".join(textwrap.wrap(printable(title), 84))
@@ -193,7 +189,7 @@ def _drawn(patterns: Patterns, n_shown: int) -> _Drawn:
     except AttributeError as error:
         raise InputError(
             f"the figure takes what find_lmes returns, got {type(patterns).__name__} ({error}); "
-            "call spectral.find_lmes first"
+            "call patterns.find_lmes first"
         ) from None
 
 
@@ -274,9 +270,9 @@ def _draw_image(ax: Axes, image: Array) -> None:
 def _draw_strip(ax: Axes, weights: Array, far: float, *, labeled: bool) -> None:
     positions = np.arange(1, len(weights) + 1)
     if len(weights) <= FEW_VALUES:
-        ax.bar(positions, weights, width=0.8, color=[COLORS["dot" if w > 0 else "cosine"] for w in weights])
+        ax.bar(positions, weights, width=0.8, color=[ORANGE if w > 0 else BLUE for w in weights])
     else:
-        ax.plot(positions, weights, linewidth=1.0, color=COLORS["cosine"])
+        ax.plot(positions, weights, linewidth=1.0, color=BLUE)
     ax.axhline(0, color=PRINT_INK, linewidth=0.6, alpha=0.6)
     ax.set_ylim(-far, far)
     ax.set_xlim(0.4, len(weights) + 0.6)
@@ -310,7 +306,7 @@ def _draw_convergence(figure: SubFigure, drawn: _Drawn) -> None:
 
 
 def _draw_runs(ax: Axes, values: Array, picked: NDArray[np.int64], color: str, layer: int) -> None:
-    """One thin line a start with a dot at its end; a start that came to rest exactly, at 0, ends at the lower edge."""
+    """One thin line per start with a dot at its end; a start that came to rest at exactly 0 ends at the lower edge."""
     lines, ends, zeros = [], [], []
     for column in values.T:
         steps = np.flatnonzero(column > 0) + 1
@@ -357,7 +353,7 @@ def _handle(kind: _Kind) -> Line2D:
 
 
 def _legend(figure: SubFigure, entries: list[tuple[Line2D, str]], title: str) -> None:
-    """Two entries a row."""
+    """Two entries per row."""
     padded = entries + [(blank(), "")] * (-len(entries) % min(2, max(1, len(entries))))
     if padded:
         legend(figure, [padded[k : k + 2] for k in range(0, len(padded), 2)], title)
@@ -369,12 +365,3 @@ def _words(name: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _require_path(path: Path) -> None:
-    if path.suffix.lower() != ".png":
-        raise InputError(f"the figure of patterns is written as PNG, got the name {path.name!r}; end it in .png")
-    if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} of {path.name} does not exist; make it, or choose one that does")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'patterns.png'}")

@@ -1,4 +1,4 @@
-"""The pages' templates, and how words get into them."""
+"""The pages' templates, each beside the code that fills it, and how words get into them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kontrast.report.svg import printable
 PAGE = "report.html"  # what every page is written to
 
 
-def template(name: str) -> jinja2.Template:
-    """A file of `templates`; what it is given is escaped, and a name it is not given is an error."""
+def template(package: str) -> jinja2.Template:
+    """The `page.html` of a package; what it is given is escaped, and a name it is not given is an error."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kontrast.report"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(folder, ".") for folder in (package, "kontrast.report")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
@@ -23,9 +23,9 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(name)
+    return environment.get_template("page.html")
 
 
 def _shown(value: Any) -> Any:
-    """What a page prints: words without characters that no page can hold; markup and pictures as they are."""
+    """A value as a page prints it: words without characters that no page can hold; markup and pictures as they are."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,4 +1,4 @@
-"""What a view does, to be looked at: some samples, each beside fresh views of it."""
+"""Pictures of what a view does: some samples, each beside fresh views of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from kontrast.checks import require_whole
 from kontrast.data import View, fresh_view
-from kontrast.errors import InputError, StoreError
-from kontrast.report.axes import COLORS, HUGE, PRINT_INK, Array, legend, say, set_ticks, style
+from kontrast.errors import InputError
+from kontrast.report.axes import BLUE, HUGE, ORANGE, PRINT_INK, Array, legend, say, set_ticks, style
+from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import printable, to_png
-from kontrast.runs import write_atomic
 
 CELL = 0.8  # inches, the longer side of an image
 ROW = (7.2, 1.15)  # inches, a sample that is a row
@@ -33,8 +34,8 @@ def write_view_examples(
 
     Images stand in a grid, the sample itself in the first column. Images in about [0, 1] are clipped to it; others are
     scaled by the least and the largest value of the sample, which its views share, so that a brighter view looks
-    brighter. One or three channels are shown, of any other count the first. Rows (n, d) are lines over their d values,
-    the sample thick and its views thin. The samples shown are one batch, the one that `mixup` mixes.
+    brighter. One or three channels are shown; of any other number only the first. Rows (n, d) are lines over their d
+    values, the sample thick and its views thin. The samples shown are one batch, the one that `mixup` mixes.
 
     Args:
         path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
@@ -44,20 +45,17 @@ def write_view_examples(
         n_views: views of each.
         seed: of the views; the same arguments give the same bytes.
     """
-    path, x = Path(path), torch.as_tensor(x)
-    _require(path, x, n_samples=n_samples, n_views=n_views)
+    path, x = require_png_path(path, "views.png"), torch.as_tensor(x)
+    if x.dim() not in (2, 4) or x.numel() == 0:
+        raise InputError(f"x must hold images (n, c, h, w) or rows (n, d), at least one, got shape {tuple(x.shape)}")
+    n_samples, n_views = require_whole("n_samples", n_samples), require_whole("n_views", n_views)
     samples = x[:n_samples].detach()
     generator = torch.Generator().manual_seed(seed)
     seen = [samples, *(fresh_view(views, samples, generator) for _ in range(n_views))]
     step = math.ceil(max(x.shape[2:]) / LARGEST_SIDE) if x.dim() == 4 else 1
     drawn = np.stack([_array(made[..., ::step, ::step] if x.dim() == 4 else made) for made in seen], axis=1)
     with style(PRINT_INK, salt="views"):
-        content = to_png(_grid(drawn, str(views)) if x.dim() == 4 else _lines(drawn, str(views)))
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; choose a place that is writable") from None
-    return path
+        return write_png(path, to_png(_grid(drawn, str(views)) if x.dim() == 4 else _lines(drawn, str(views))))
 
 
 def _grid(drawn: Array, title: str) -> Figure:
@@ -104,7 +102,7 @@ def _shades(drawn: Array) -> Array:
 
 
 def _lines(drawn: Array, title: str) -> Figure:
-    """Rows (samples, 1 + views, d), one strip of axes a sample."""
+    """Rows (samples, 1 + views, d), one strip of axes per sample."""
     n_samples, _, d = drawn.shape
     heading = _wrapped(title, ROW[0])
     height = ROW[1] * n_samples + 0.5 + 0.2 * (heading.count("\n") + 1)
@@ -114,8 +112,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     positions = np.arange(1, d + 1)
     for ax, (sample, *views) in zip(strips, drawn, strict=True):
         for line in views:
-            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=COLORS["dot"])
-        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
+            ax.plot(positions, line, linewidth=0.7, marker=dot, markersize=2.2, alpha=0.7, color=ORANGE)
+        ax.plot(positions, sample, linewidth=1.8, marker=dot, markersize=4, color=BLUE)
         ax.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
         if not (np.isfinite(sample).any() or np.isfinite(views).any()):
             say(ax, "nothing finite to draw")
@@ -123,8 +121,8 @@ def _lines(drawn: Array, title: str) -> Figure:
     set_ticks(strips[-1].xaxis, sorted({1.0, *(float(t) for t in ticks if 1 <= t <= d)}))
     strips[-1].set_xlabel("position of the value in the row")
     strips[0].set_title(heading)
-    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=COLORS["cosine"])
-    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=COLORS["dot"])
+    thick = Line2D([], [], linewidth=1.8, marker=dot, markersize=4, color=BLUE)
+    thin = Line2D([], [], linewidth=0.7, marker=dot, markersize=2.2, color=ORANGE)
     legend(figure, [[(thick, "sample"), (thin, "views")]], "")
     return figure
 
@@ -139,19 +137,3 @@ def _wrapped(title: str, inches: float) -> str:
     """The view's text in lines that fit, broken behind a "+" where there is one."""
     plain = printable(title).replace("+", "+ ")
     return "\n".join(line.replace("+ ", "+") for line in textwrap.wrap(plain, max(12, int(10 * inches))))
-
-
-def _require(path: Path, x: Tensor, *, n_samples: int, n_views: int) -> None:
-    if path.suffix.lower() != ".png":
-        raise InputError(f"view examples are written as PNG, got the name {path.name!r}; end it in .png")
-    if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} of {path.name} does not exist; make it, or choose one that does")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it, such as {path / 'views.png'}")
-    if x.dim() not in (2, 4):
-        raise InputError(f"view examples need images (n, c, h, w) or rows (n, d), got shape {tuple(x.shape)}")
-    if x.numel() == 0:
-        raise InputError(f"there are no samples to show, got shape {tuple(x.shape)}; pass at least 1")
-    for name, count in (("n_samples", n_samples), ("n_views", n_views)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {count!r}")

@@ -1,4 +1,4 @@
-"""Cells in parallel processes, one thread each; any `concurrent.futures` executor can take their place."""
+"""Where cells run: here, in processes with one thread each, or in any `concurrent.futures` executor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interrupted(Exception):  # noqa: N818 (not an error: the user asked to sto
 
 
 def default_workers() -> int:
-    """One process a core this process may use."""
+    """One process per core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -53,7 +53,7 @@ def run_cells(
             except BrokenProcessPool:
                 raise KontrastError(
                     "a worker process died, most likely for want of memory; stored cells are kept: "
-                    "run the same command again with --workers 1 or smaller widths"
+                    "run it again with one worker or with smaller widths"
                 ) from None
             on_done(futures[future])
 

@@ -1,4 +1,4 @@
-"""What every measurement of a cell needs: its own random stream, and a step axis that all runs share."""
+"""Records of a cell: random streams of their own, and a step axis that all its runs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that holds one sweep: its spec, one checksummed file a cell, and the consolidated result.
+"""A store: the folder of one run, with its spec, one checksummed file per cell, and the consolidated result.
 
 A cell is complete when both `NAME.nc` and `NAME.nc.sha256` are there and agree; the second is written last, and each is
 written to a temporary file, synced and renamed. So killing the process at any moment loses at most the cells being
@@ -27,7 +27,7 @@ SPEC_FILE, RESULT_FILE, LOCK_FILE, CELLS = "spec.json", "result.nc", ".lock", "c
 class Store:
     """The results folder of one spec; opening it claims nothing and writes nothing.
 
-    `command` is the one that makes such folders ("study", "verify", "study|verify"), for messages alone.
+    `command` is the one that makes such folders ("study", "verify", "study|verify"), named in messages only.
     """
 
     def __init__(self, folder: Path | str, *, command: str = "study") -> None:
@@ -35,7 +35,7 @@ class Store:
         self.command = command
 
     def spec(self) -> dict[str, Any]:
-        """The spec the folder was made for."""
+        """The spec that the folder was made for."""
         path = self.folder / SPEC_FILE
         if not path.is_file():
             raise StoreError(
@@ -51,7 +51,7 @@ class Store:
         if not whole:
             raise StoreError(
                 f"{path} was changed or damaged since it was written; "
-                f"run `kontrast {self.command}` again with another --output"
+                f"run `kontrast {self.command}` again in another folder"
             )
         return spec
 
@@ -62,16 +62,16 @@ class Store:
                 if self.spec() != spec:
                     raise StoreError(
                         f"{self.folder} holds other results ({_difference(self.spec(), spec)}); "
-                        "choose another --output, or delete that folder if you no longer need it"
+                        "choose another folder, or delete that one if you no longer need it"
                     )
                 return
             if self.folder.exists() and not self._is_fresh():
-                raise StoreError(f"{self.folder} exists and holds no results; choose another --output")
+                raise StoreError(f"{self.folder} exists and holds no results; choose another folder")
             self.folder.mkdir(parents=True, exist_ok=True)
             content = json.dumps({"sha256": _spec_digest(spec), "spec": spec}, indent=2, sort_keys=True)
             write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
         except OSError as error:
-            raise StoreError(f"cannot write to {self.folder}: {error.strerror}; choose another --output") from None
+            raise StoreError(f"cannot write to {self.folder}: {error.strerror}; choose another folder") from None
 
     def _is_fresh(self) -> bool:
         """Whether the folder is empty, but for what a claim that was killed half-way leaves."""
@@ -85,7 +85,7 @@ class Store:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreError(
-                    f"another kontrast process is writing to {self.folder}; wait for it or use another --output"
+                    f"another kontrast process is writing to {self.folder}; wait for it or use another folder"
                 ) from None
             yield
 
@@ -117,7 +117,7 @@ class Store:
         """A stored cell; refuses one that is missing or damaged."""
         if not self.has(cell):
             raise StoreError(
-                f"cell {cell} in {self.folder} is missing or damaged; run the same command again to mend it"
+                f"cell {cell} in {self.folder} is missing or damaged; run it again to compute the cell anew"
             )
         return from_bytes(self.path(cell).read_bytes())
 

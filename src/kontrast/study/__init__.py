@@ -1,44 +1,57 @@
-"""The main job: kernel, PCA or learning, measured over widths and seeds."""
+"""The main job: kernel, PCA or learning, measured over widths and seeds.
 
-from kontrast.study.findings import FLAT, RUNAWAY, Findings, SimilarityFindings, Verdict, find
-from kontrast.study.label_findings import SHARE, LabelFindings
-from kontrast.study.label_findings import SHARE as LABEL_SHARE
-from kontrast.study.labels import LABEL_MEASURES, REPRESENTATIONS
-from kontrast.study.pca_findings import PCAFindings, PCAVerdict
-from kontrast.study.pca_view import PCA_MEASURES
-from kontrast.study.probe_findings import Gain, ProbeFindings
-from kontrast.study.probes import CLOSED_FORM, EMBEDDINGS, OF_THE_INPUT, input_embeddings
+A study is a `StudySpec`; `run_study` measures its cells, one per width and seed, and `find` judges the result. Each
+question has a section of its own (`kernel`, `pca`, `probes`, `labels`) that declares its `QUANTITIES` once and has a
+`measure` and a `judge`.
+"""
+
+from kontrast.study import kernel, labels, pca, probes
+from kontrast.study.findings import Findings, find
+from kontrast.study.kernel import KernelVerdict, SimilarityFindings
+from kontrast.study.labels import REPRESENTATIONS, LabelFindings
+from kontrast.study.pca import PCAFindings, PCAVerdict
+from kontrast.study.probes import EMBEDDINGS, OF_THE_INPUT, Gain, ProbeFindings, input_embeddings
+from kontrast.study.quantities import Drawing, Plot, Quantity
+from kontrast.study.rules import Rule
+from kontrast.study.run import SECTIONS, consolidate, measure_cell, run_study
 from kontrast.study.spec import StudySpec, parse_cell, prepare
-from kontrast.study.study import MEASURES, consolidate, measure, run_study
+from kontrast.study.tables import Table, label_tables, pca_table, probe_table, similarity_table, terminal_tables
 from kontrast.study.thresholds import Thresholds
 
 __all__ = [
-    "CLOSED_FORM",
     "EMBEDDINGS",
-    "FLAT",
-    "LABEL_MEASURES",
-    "LABEL_SHARE",
-    "MEASURES",
     "OF_THE_INPUT",
-    "PCA_MEASURES",
     "REPRESENTATIONS",
-    "RUNAWAY",
-    "SHARE",
+    "SECTIONS",
+    "Drawing",
     "Findings",
     "Gain",
+    "KernelVerdict",
     "LabelFindings",
     "PCAFindings",
     "PCAVerdict",
+    "Plot",
     "ProbeFindings",
+    "Quantity",
+    "Rule",
     "SimilarityFindings",
     "StudySpec",
+    "Table",
     "Thresholds",
-    "Verdict",
     "consolidate",
     "find",
     "input_embeddings",
-    "measure",
+    "kernel",
+    "label_tables",
+    "labels",
+    "measure_cell",
     "parse_cell",
+    "pca",
+    "pca_table",
     "prepare",
+    "probe_table",
+    "probes",
     "run_study",
+    "similarity_table",
+    "terminal_tables",
 ]

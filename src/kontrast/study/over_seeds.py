@@ -1,21 +1,20 @@
-"""Many seeds as one number a width, and many widths as one law; a run that is missing is never averaged away."""
+"""Many seeds as one number per width, and many widths as one law; a run that is missing is never averaged away."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 
 from kontrast.linalg import PowerLaw, fit_power_law
+from kontrast.study.quantities import Quantity
 
 
-def whole_steps(
-    result: xr.Dataset, measures: Sequence[str], diverged: np.ndarray, stopped_at: np.ndarray
-) -> np.ndarray:
-    """(step,): whether every run's `measures` are finite there, and no run is within half its way to divergence."""
-    measured = np.isfinite(result[list(measures)].to_dataarray().transpose("step", ...).values)
+def whole_steps(result: xr.Dataset, names: Sequence[str], diverged: np.ndarray, stopped_at: np.ndarray) -> np.ndarray:
+    """(step,): whether the quantities `names` are finite in every run, and no run is over half-way to divergence."""
+    measured = np.isfinite(result[list(names)].to_dataarray().transpose("step", ...).values)
     usable = measured.reshape(len(result.step), -1).all(axis=1)
     if diverged.any():
         usable &= result.step.values <= stopped_at[diverged].min() / 2
@@ -28,19 +27,34 @@ def last_step(result: xr.Dataset, usable: np.ndarray) -> int | None:
 
 
 def seed_means(values: xr.DataArray) -> tuple[float, ...]:
-    """The mean over the seeds, a width; NaN where one seed is."""
+    """The mean over the seeds, per width; NaN where one seed is."""
     return tuple(float(value) for value in values.mean("seed", skipna=False).transpose("width").values)
 
 
 def seed_deviations(values: xr.DataArray) -> tuple[float, ...]:
-    """The standard deviation over the seeds, a width; NaN where one seed is, or where there is one seed only."""
+    """The standard deviation over the seeds, per width; NaN where one seed is, or where there is one seed only."""
     if values.sizes["seed"] < 2:
         return (math.nan,) * values.sizes["width"]
     return tuple(float(value) for value in values.std("seed", ddof=1, skipna=False).transpose("width").values)
 
 
-def fit_in_width(widths: tuple[int, ...], values: tuple[float, ...] | None) -> PowerLaw | None:
-    """The law in the width, where there are two widths or more and every value is finite and positive."""
-    if values is None or len(widths) < 2 or not all(math.isfinite(v) and v > 0 for v in values):
-        return None
-    return fit_power_law(widths, values)
+def fits_in_width(
+    quantities: Sequence[Quantity], widths: tuple[int, ...], means: Mapping[str, tuple[float, ...]]
+) -> dict[str, PowerLaw]:
+    """The laws in the width of the `fitted` quantities, where two means or more are all finite and positive."""
+    laws = {}
+    for quantity in quantities:
+        values = means.get(quantity.name, ())
+        if quantity.fitted and len(values) > 1 and all(math.isfinite(v) and v > 0 for v in values):
+            laws[quantity.name] = fit_power_law(widths, values)
+    return laws
+
+
+def trend(law: PowerLaw) -> str:
+    """A verb for the law: "falls" or "grows", and "goes" where its interval holds both signs."""
+    return "falls" if law.high < 0 else "grows" if law.low > 0 else "goes"
+
+
+def about_width(width: float) -> str:
+    """A width that an extrapolation asks for, in one digit."""
+    return f"a width of about {float(f'{width:.1g}'):,.0f}" if width < 1e9 else "a width beyond reach"

@@ -1,8 +1,11 @@
-"""Downstream probes: what a linear classifier makes of an embedding, on labelled samples that it was not made from."""
+"""What does training buy downstream? A linear probe judges every embedding, on samples that were not contrasted."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +14,15 @@ from torch import Tensor
 
 from kontrast.data import Dataset
 from kontrast.estimators import linear_probe
+from kontrast.losses import SIMILARITIES
+from kontrast.runs import generator_for
+from kontrast.study.over_seeds import seed_deviations, seed_means
+from kontrast.study.quantities import Quantity, scalar
+from kontrast.study.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from kontrast.study.cell import Cell
+    from kontrast.study.spec import StudySpec
 
 Embedding = Callable[[Tensor], Tensor]
 
@@ -18,8 +30,7 @@ EMBEDDINGS = {
     "pca": "PCA of C̃(0)",
     "trained": "the orthonormal network, trained",
     "iterative": "5 turns of PCA and a gradient step",
-    "cosine": "trained with cosine similarity",
-    "dot": "trained with dot-product similarity",
+    **{name: f"trained with {similarity.words}" for name, similarity in SIMILARITIES.items()},
     "random": "the network before training",
     "pixels": "the raw input",
     "pixel-pca": "plain PCA of the contrasted samples",
@@ -59,6 +70,52 @@ def probe_problem(labels: Tensor | None, n: int) -> str:
     return "has too few samples of a second class" if len(torch.unique(labels[train])) < 2 else ""
 
 
+def input_embeddings(rows: Tensor, n_components: int) -> dict[str, Embedding]:
+    """The input itself, and plain PCA of the contrasted `rows`: what every embedding has to beat."""
+    centered = rows - rows.mean(0)
+    _, _, directions = torch.linalg.svd(centered, full_matrices=False)
+    W = directions[:n_components].mT
+    return {"pixels": lambda x: x, "pixel-pca": lambda x: x @ W}
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """One embedding of the samples that train a probe and of those that test it, with their labels."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+QUANTITIES = (
+    Quantity(
+        "probe_accuracy",
+        "test accuracy of a linear probe",
+        read=lambda it: linear_probe(it.train, it.train_labels, it.test, it.test_labels),
+    ),
+)
+
+
+def measure(cell: Cell) -> xr.Dataset:
+    """Probes of the cell's embeddings, where the spec asks for them; how many classes there are, always."""
+    dataset, n = cell.dataset, cell.spec.n_probe_samples
+    n_classes = 0 if dataset.y is None else len(torch.unique(dataset.y))
+    counted = xr.Dataset({"n_classes": scalar(np.int32(n_classes), "classes of the data's labels; 0 without labels")})
+    if not n:
+        return counted
+    probes = probe_accuracies(
+        cell.judged,
+        dataset,
+        n,
+        contrasted=cell.contrasted,
+        generator=generator_for(cell.seed, 0, 1),
+        device=cell.device,
+        dtype=cell.dtype,
+    )
+    return counted.assign(probes)
+
+
 def probe_accuracies(
     embeddings: Mapping[str, Embedding | None],
     dataset: Dataset,
@@ -69,33 +126,124 @@ def probe_accuracies(
     device: torch.device,
     dtype: torch.dtype,
 ) -> xr.Dataset:
-    """Probes of every embedding, and of the input itself; NaN for None, an embedding whose training diverged."""
+    """Probes of every embedding, and of guessing; NaN for None, an embedding whose training diverged."""
     assert dataset.y is not None
     train, test = probe_split(dataset.y, n, contrasted=contrasted, generator=generator)
-    x = {part: dataset.rows[rows].to(device=device, dtype=dtype) for part, rows in (("train", train), ("test", test))}
-    y = dataset.y
+    seen, unseen = (dataset.rows[rows].to(device=device, dtype=dtype) for rows in (train, test))
+    y, y_test = dataset.y[train], dataset.y[test]
 
-    def accuracy(embed: Embedding | None) -> float:
+    def scores(embed: Embedding | None) -> list[float]:
         if embed is None:
-            return float("nan")
-        seen, unseen = (embed(x[part]).detach().cpu() for part in ("train", "test"))
-        return linear_probe(seen, y[train], unseen, y[test])
+            return [math.nan] * len(QUANTITIES)
+        probed = Probed(embed(seen).detach().cpu(), y, embed(unseen).detach().cpu(), y_test)
+        return [quantity.read(probed) for quantity in QUANTITIES if quantity.read is not None]
 
-    scores = {name: accuracy(embed) for name, embed in embeddings.items()}
-    scores["chance"] = float((y[test] == torch.mode(y[train]).values).double().mean())
+    chance = float((y_test == torch.mode(y).values).double().mean())
+    rows = {name: scores(embed) for name, embed in embeddings.items()} | {"chance": [chance] * len(QUANTITIES)}
     overlap = int(torch.isin(torch.cat([train, test]), contrasted).sum())
     return xr.Dataset(
         {
-            "probe_accuracy": ("embedding", list(scores.values()), {"long_name": "test accuracy of a linear probe"}),
-            "probe_overlap": ((), np.int32(overlap), {"long_name": "probe samples that were contrasted too"}),
-        },
-        coords={"embedding": list(scores)},
+            quantity.name: ("embedding", [row[k] for row in rows.values()], {"long_name": quantity.long_name})
+            for k, quantity in enumerate(QUANTITIES)
+        }
+        | {"probe_overlap": scalar(np.int32(overlap), "probe samples that were contrasted too")},
+        coords={"embedding": list(rows)},
     )
 
 
-def input_embeddings(rows: Tensor, n_components: int) -> dict[str, Embedding]:
-    """The input itself, and plain PCA of the contrasted `rows`: what every embedding has to beat."""
-    centered = rows - rows.mean(0)
-    _, _, directions = torch.linalg.svd(centered, full_matrices=False)
-    W = directions[:n_components].mT
-    return {"pixels": lambda x: x, "pixel-pca": lambda x: x @ W}
+# What the numbers say
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The best trained embedding against the best closed form at the widest network, seed by seed.
+
+    `error` is the standard error of `mean` over the seeds, infinite for one seed; `buys` is the verdict.
+    """
+
+    embedding: str
+    baseline: str
+    mean: float
+    error: float
+    buys: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ProbeFindings:
+    """Test accuracies over the seeds, per width; NaN where a run diverged in any seed."""
+
+    embeddings: tuple[str, ...]
+    widths: tuple[int, ...]
+    n_seeds: int
+    n_samples: int  # that train a probe, and as many that test it
+    overlap: int  # the most probe samples, over the seeds, that were contrasted too
+    means: dict[str, tuple[float, ...]]
+    deviations: dict[str, tuple[float, ...]]
+    gain: Gain | None  # None where every trained run diverged
+    rule: str  # when training counts as buying something
+
+
+def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> ProbeFindings | None:
+    """Compare the probes of a consolidated study; None where it has none."""
+    if not spec.n_probe_samples:
+        return None
+    accuracy = result.probe_accuracy
+    names = tuple(str(name) for name in accuracy.embedding.values)
+    return ProbeFindings(
+        embeddings=names,
+        widths=tuple(int(width) for width in result.width),
+        n_seeds=result.sizes["seed"],
+        n_samples=spec.n_probe_samples,
+        overlap=int(result.probe_overlap.max()),
+        means={name: seed_means(accuracy.sel(embedding=name)) for name in names},
+        deviations={name: seed_deviations(accuracy.sel(embedding=name)) for name in names},
+        gain=_gain(accuracy.isel(width=-1), thresholds.probe_margin),
+        rule=_rule(names, thresholds.probe_margin),
+    )
+
+
+def without_probes(result: xr.Dataset) -> str:
+    """Why a study has no probes."""
+    n_classes = int(result.n_classes.max())
+    if n_classes == 0:
+        return "the data has no labels"
+    if n_classes == 1:
+        return "the data's labels are all of one class"
+    return "they were switched off, or all classes but one have too few samples"
+
+
+def _rule(names: tuple[str, ...], margin: float) -> str:
+    closed = ", ".join(name for name in CLOSED_FORM if name in names)
+    return (
+        "training buys something downstream where, at the widest network, the best trained embedding beats the best of "
+        f"{closed} by more than a probe margin of {margin} of accuracy, and by more than the standard error of that "
+        "difference over the seeds"
+    )
+
+
+def _gain(accuracy: xr.DataArray, margin: float) -> Gain | None:
+    scores = {str(name): accuracy.sel(embedding=name).values for name in accuracy.embedding.values}  # each (seed,)
+    whole = {name: values for name, values in scores.items() if np.isfinite(values).all()}
+    trained = {name: values for name, values in whole.items() if name not in CLOSED_FORM}
+    closed = {name: values for name, values in whole.items() if name in CLOSED_FORM}
+    if not trained:
+        return None
+    best, baseline = (max(part, key=lambda name: float(part[name].mean())) for part in (trained, closed))
+    difference = trained[best] - closed[baseline]
+    n = len(difference)
+    mean = float(difference.mean())
+    error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    buys = mean > margin and mean > error
+    against = (
+        f"{best} {float(trained[best].mean()):.1%} against {baseline} {float(closed[baseline].mean()):.1%} "
+        f"at width {int(accuracy.width)}"
+    )
+    if buys:
+        sentence = f"training buys {mean:.1%} of test accuracy over the best closed form ({against})"
+    elif mean > margin:
+        chance = "one seed cannot tell it from chance" if n == 1 else f"its standard error is {error:.1%}"
+        sentence = f"whether training buys accuracy is not known: {chance} ({against})"
+    else:
+        sentence = f"training buys no test accuracy over the best closed form ({against})"
+    return Gain(best, baseline, mean, error, buys, sentence)

@@ -22,17 +22,16 @@ from kontrast.checks import (
 )
 from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
 from kontrast.errors import InputError, StoreError
-from kontrast.losses import link_from, similarity_from
+from kontrast.losses import SIMILARITIES, link_from, similarity_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
 from kontrast.study.labels import label_problem
 from kontrast.study.probes import probe_problem
 
-FORMAT = 3  # raised when a cell's content changes meaning, so that old folders are not resumed into new ones
-COSINE_RATE = 0.1  # claims A.fig1: 0.01 barely moves f, 1 converges
+FORMAT = 4  # raised when a field or a cell changes, so that old folders are not resumed into new ones
+RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change since format 3
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
-DOT_RATE = 0.25  # over the mean ‖x‖², which sets the dot product's time scale: divergence within tens of steps
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,12 @@ class StudySpec:
         """The spec that `as_dict` wrote."""
         if "kind" in content:
             raise StoreError(f"this folder holds {content['kind']}, and no study; run the study in another folder")
-        if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] != FORMAT:
+        if content.get("format") == 3:  # its cells hold the same numbers: it can be read, and keeps its format
+            content = {RENAMED.get(name, name): value for name, value in content.items()}
+        if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] not in (3, FORMAT):
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
-                "open it with that version, or run the study again in another folder"
+                "run the study again in another folder, or open it with the version that wrote it"
             )
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
         return cls(**fields)
@@ -157,6 +158,15 @@ class StudySpec:
     def record_steps(self) -> list[int]:
         """About 24 steps, evenly spaced on a logarithmic axis, with the first and the last."""
         return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
+
+
+def require_current(spec: StudySpec) -> None:
+    """Refuse to go on with a study of an older format, which can only be read."""
+    if spec.format != FORMAT:
+        raise StoreError(
+            f"this study was written by an older kontrast (format {spec.format}, here {FORMAT}): it can be read but "
+            "not continued; run the study again in another folder"
+        )
 
 
 def cell_name(width: int, seed: int) -> str:
@@ -213,15 +223,14 @@ def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
 
 def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
     scale = float(dataset.rows.double().pow(2).sum(1).mean())
-    auto = {"cosine": COSINE_RATE, "dot": float(f"{DOT_RATE / scale:.3g}")}
     if not 1e-100 < scale < 1e100:  # where squares of squares still are numbers
         raise InputError(f"the samples of {spec.data!r} have a mean square norm of {scale:.3g}; scale them to about 1")
-    return tuple(auto[similarity] for similarity in spec.similarities)
+    return tuple(SIMILARITIES[similarity].learning_rate(scale) for similarity in spec.similarities)
 
 
 def _checked(spec: StudySpec) -> StudySpec:
     """The spec in plain Python types, once every rule that needs no data holds."""
-    similarities = ("cosine", "dot") if spec.similarities == ("both",) else tuple(spec.similarities)
+    similarities = StudySpec.similarities if spec.similarities == ("both",) else tuple(spec.similarities)
     rates = spec.learning_rates and tuple(spec.learning_rates)
     spec = dataclasses.replace(
         spec,

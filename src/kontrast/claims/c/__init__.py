@@ -1,12 +1,18 @@
-"""Paper C: nonlinearity in one-layer contrastive learning."""
+"""Claims of paper C.
+
+Yuandong Tian: On the Role of Nonlinearity in Training Dynamics of Contrastive Learning on One-layer Network (2022).
+"""
 
 # In the order of the paper, which is the order of `kontrast verify`.
 # isort: off
-from kontrast.claims.c import covariance
-from kontrast.claims.c import patterns
-from kontrast.claims.c import stability
-from kontrast.claims.c import bounds
-from kontrast.claims.c import importance
-from kontrast.claims.c import digits
+from kontrast.claims.c import cov
+from kontrast.claims.c import alpha
+from kontrast.claims.c import lem2
+from kontrast.claims.c import lme
+from kontrast.claims.c import thm1
+from kontrast.claims.c import thm2
+from kontrast.claims.c import thm3
+from kontrast.claims.c import cor2
+from kontrast.claims.c import width
 
-__all__ = ["bounds", "covariance", "digits", "importance", "patterns", "stability"]
+__all__ = ["alpha", "cor2", "cov", "lem2", "lme", "thm1", "thm2", "thm3", "width"]

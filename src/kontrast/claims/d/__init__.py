@@ -1,11 +1,17 @@
-"""Paper D: linearised wide networks, and what a kernel can learn."""
+"""Claims of paper D.
+
+Brandon McKinzie: A review of Lee et al. (2019), Wide Neural Networks of Any Depth Evolve as Linear Models Under
+Gradient Descent, and of Simon et al. (2021), Neural Tangent Kernel Eigenvalues Accurately Predict Generalization.
+"""
 
 # In the order of the paper, which is the order of `kontrast verify`.
 # isort: off
-from kontrast.claims.d import linearized
-from kontrast.claims.d import bounds
-from kontrast.claims.d import gaussian
-from kontrast.claims.d import learnability
-from kontrast.claims.d import prediction
+from kontrast.claims.d import lee
+from kontrast.claims.d import eta
+from kontrast.claims.d import b2
+from kontrast.claims.d import nngp
+from kontrast.claims.d import nofree
+from kontrast.claims.d import mono
+from kontrast.claims.d import kappa
 
-__all__ = ["bounds", "gaussian", "learnability", "linearized", "prediction"]
+__all__ = ["b2", "eta", "kappa", "lee", "mono", "nngp", "nofree"]

@@ -1,0 +1,1 @@
+"""The page of measured claims, the same as markdown, and their figures."""

@@ -1,0 +1,94 @@
+"""The page of a study: one HTML file with everything inside it, for a phone, a desk, the dark and a printer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+from markupsafe import Markup
+
+from kontrast.report.axes import INK, PRINT_INK, style
+from kontrast.report.command import OPTIONS, THRESHOLD_OPTIONS, command
+from kontrast.report.plates import Plate, picture_figure, plate_figure
+from kontrast.report.study.plates import plates
+from kontrast.report.svg import to_png, to_svg
+from kontrast.report.template import PAGE, template
+from kontrast.study import (
+    EMBEDDINGS,
+    REPRESENTATIONS,
+    Findings,
+    kernel,
+    label_tables,
+    pca,
+    pca_table,
+    probe_table,
+    similarity_table,
+)
+
+
+def study_files(result: xr.Dataset, findings: Findings) -> dict[str, bytes]:
+    """Every file of the report by its path in the folder, the page last."""
+    made = plates(result, findings)
+    files: dict[str, bytes] = {}
+    svgs: dict[str, str] = {}
+    for picture in (picture for plate in made for picture in plate.pictures):
+        with style(INK, salt=picture.name):
+            label = f"{picture.description}. Data: {findings.spec.data}."
+            svgs[picture.name] = to_svg(picture_figure(picture), name=picture.name, label=label)
+        files[f"figures/{picture.name}.svg"] = svgs[picture.name].encode() + b"\n"
+    first = made[0]
+    with style(PRINT_INK, salt=first.name):
+        files[f"figures/{first.name}.png"] = to_png(plate_figure(first))
+    files[PAGE] = render(result, findings, made, svgs).encode()
+    return files
+
+
+def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], svgs: Mapping[str, str]) -> str:
+    """The page; `svgs` maps a picture's name to its `<svg>`."""
+    spec, thresholds, orthonormal, labels = findings.spec, findings.thresholds, findings.pca, findings.labels
+    return template("kontrast.report.study").render(
+        spec=spec,
+        findings=findings,
+        n_seeds=result.sizes["seed"],
+        similarity_tables=[similarity_table(found) for found in findings.similarities],
+        pca_table=None if orthonormal is None else pca_table(orthonormal),
+        probe_table=None if findings.probes is None else probe_table(findings.probes),
+        embeddings=EMBEDDINGS,
+        label_tables=[] if labels is None else label_tables(labels),
+        representations=REPRESENTATIONS,
+        plates=plates,
+        svgs={name: Markup(svg) for name, svg in svgs.items()},  # made by `to_svg` alone
+        rules=[
+            (
+                rule,
+                rule.reason(thresholds),
+                [it.similarity for it in findings.similarities if it.verdict is rule.verdict],
+            )
+            for rule in kernel.RULES
+        ],
+        pca_rules=[]
+        if orthonormal is None
+        else [
+            (rule, rule.reason(thresholds), ["orthonormal"] if orthonormal.verdict is rule.verdict else [])
+            for rule in pca.RULES
+        ],
+        thresholds=[(name, getattr(thresholds, name), option) for name, option in THRESHOLD_OPTIONS.items()],
+        settings=[
+            (field.name, _plain(getattr(spec, field.name)), OPTIONS.get(field.name, ""))
+            for field in dataclasses.fields(spec)
+        ],
+        command=command(findings),
+        variables=[
+            (str(name), ", ".join(str(dim) for dim in array.dims), str(array.attrs.get("long_name", "")))
+            for name, array in result.data_vars.items()
+        ],
+        sizes=[(str(name), size) for name, size in result.sizes.items()],
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(part) for part in value)
+    return "–" if value is None or value == "" else str(value)

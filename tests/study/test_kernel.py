@@ -1,0 +1,214 @@
+"""Verdicts are computed: each changes when the numbers behind it change."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis.strategies import floats, integers
+
+from kontrast.study import KernelVerdict, StudySpec, Thresholds, find, kernel
+
+# Neither a PCA view nor probes: `test_pca` and `test_probes` judge those.
+SPEC = StudySpec(
+    widths=(64, 128, 256, 512),
+    n_seeds=3,
+    n_steps=100,
+    similarities=("cosine",),
+    learning_rates=(0.1,),
+    views="crop",
+    parametrization="standard",
+    n_probe_samples=0,
+)
+
+
+def study(
+    *,
+    drift: float = -0.8,
+    gap: float = -0.8,
+    gap_at_64: float = 0.1,
+    move: float = 0.5,
+    diverged_at: dict[tuple[int, int], int] | None = None,
+    kernel_diverged: int = 0,
+    spec: StudySpec = SPEC,
+    noise: float = 0.02,
+) -> xr.Dataset:
+    """A made-up study whose drift and gap follow given power laws in the width."""
+    rng = np.random.default_rng(0)
+    steps, widths = np.array(spec.record_steps), np.array(spec.widths, dtype=float)
+    shape = (1, len(widths), spec.n_seeds, len(steps))
+    growth = np.log1p(steps) / np.log1p(steps[-1])
+
+    def law(at_64: float, exponent: float) -> np.ndarray:
+        values = at_64 * (widths / 64) ** exponent
+        return values[None, :, None, None] * growth * np.exp(noise * rng.standard_normal(shape))
+
+    made = {name: np.full(shape, 1.0) * growth for name in (quantity.name for quantity in kernel.QUANTITIES)}
+    made |= {"ntk_drift_max": law(10, drift), "ntk_drift_fro": law(0.1, drift), "kernel_gap": law(gap_at_64, gap)}
+    made |= {"output_move": law(move, 0), "parameter_move": law(3, 0)}
+    diverged, stopped = np.zeros(shape[:3], dtype=np.int32), np.full(shape[:3], spec.n_steps, dtype=np.int32)
+    for (i, j), step in (diverged_at or {}).items():
+        diverged[0, i, j], stopped[0, i, j] = 1, step
+        for values in made.values():
+            values[0, i, j, steps >= step] = np.nan
+    dims = ("similarity", "width", "seed")
+    data = {name: ((*dims, "step"), values) for name, values in made.items()}
+    data |= {
+        "diverged": (dims, diverged),
+        "kernel_diverged": (dims, np.full(shape[:3], kernel_diverged, dtype=np.int32)),
+        "stopped_at": (dims, stopped),
+        "learning_rate": (dims, np.full(shape[:3], 0.1)),
+        "n_classes": (dims[1:], np.zeros(shape[1:3], dtype=np.int32)),
+    }
+    coords = {"similarity": ["cosine"], "width": list(spec.widths), "seed": range(spec.n_seeds), "step": steps}
+    return xr.Dataset(data, coords=coords, attrs={"spec": json.dumps(spec.as_dict())})
+
+
+def one(**options: object):
+    return find(study(**options)).similarities[0]
+
+
+@settings(max_examples=25)
+@given(drift=floats(-1.5, 1.0), gap=floats(-1.5, -0.2))
+def test_exponents_are_those_of_the_data(drift: float, gap: float) -> None:
+    found = one(drift=drift, gap=gap)
+    assert found.step == 100
+    assert found.exponents["ntk_drift_max"].exponent == pytest.approx(drift, abs=0.05)
+    assert found.exponents["kernel_gap"].exponent == pytest.approx(gap, abs=0.05)
+    assert found.exponents["parameter_move"].exponent == pytest.approx(0, abs=0.05)
+    law = found.exponents["ntk_drift_max"]
+    assert f"{'falls' if law.high < 0 else 'grows' if law.low > 0 else 'goes'} as M^{law}" in found.sentence
+
+
+def test_a_small_gap_is_a_kernel_machine_from_the_width_that_reaches_it() -> None:
+    found = one(gap_at_64=0.1)
+    assert found.verdict is KernelVerdict.KERNEL
+    gap = found.means["kernel_gap"][-1]
+    assert f"at width 512 a kernel machine predicts this model within {gap:.1%}" in found.sentence
+    first = next(w for w, g in zip(found.widths, found.means["kernel_gap"], strict=True) if g <= 0.05)
+    assert f"within 5% from width {first}" in found.sentence
+    assert first == 256
+
+
+def test_a_falling_gap_says_which_width_would_do() -> None:
+    found = one(gap_at_64=2.0)
+    assert found.verdict is KernelVerdict.KERNEL_WHEN_WIDER
+    needed = found.exponents["kernel_gap"].solve(0.05)
+    assert needed == pytest.approx(64 * 40 ** (1 / 0.8), rel=0.3)
+    assert f"needs a width of about {float(f'{needed:.1g}'):,.0f}" in found.sentence
+
+
+def test_outputs_that_run_away_are_no_learning() -> None:
+    result = study(gap_at_64=0.5, gap=0.0)
+    result.output_move[0, 0, 1, -3:] = [80.0, 150.0, 1e7]
+    found = find(result).similarities[0]
+    assert found.verdict is KernelVerdict.DIVERGES
+    assert found.running_away == (1, 0, 0, 0)
+    assert "runs away in 1 of 12 runs" in found.sentence
+    assert found.step == int(result.step[-3])
+
+
+@pytest.mark.parametrize("noise", [0.02, 1.0])
+def test_an_exponent_that_is_not_known_decides_nothing(noise: float) -> None:
+    found = one(gap_at_64=0.9, gap=-0.2, noise=noise)
+    law = found.exponents["kernel_gap"]
+    expected = KernelVerdict.KERNEL_WHEN_WIDER if law.high < 0 else KernelVerdict.UNDECIDED
+    assert found.verdict is expected
+    assert (noise == 1.0) == (expected is KernelVerdict.UNDECIDED)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.3])
+def test_a_gap_that_does_not_fall_is_learning(gap: float) -> None:
+    assert one(gap_at_64=0.5, gap=gap).verdict is KernelVerdict.LEARNS
+
+
+def test_a_model_that_barely_moved_is_not_judged() -> None:
+    found = one(move=0.01, gap_at_64=0.001)
+    assert found.verdict is KernelVerdict.STILL
+    assert "raise the steps or the learning rate" in found.sentence
+
+
+def test_the_tolerance_decides() -> None:
+    result = study(gap_at_64=0.4)
+    assert find(result, Thresholds(tolerance=0.2)).similarities[0].verdict is KernelVerdict.KERNEL
+    assert find(result, Thresholds(tolerance=0.01)).similarities[0].verdict is KernelVerdict.KERNEL_WHEN_WIDER
+
+
+def test_divergence_everywhere_and_later_when_wider() -> None:
+    when = {(i, j): 40 + 10 * i + j for i in range(4) for j in range(3)}
+    found = one(diverged_at=when)
+    assert found.verdict is KernelVerdict.DIVERGES
+    assert "diverges at every width, later when wider: step 41 at width 64, 71 at 512" in found.sentence
+    assert found.diverged == (3, 3, 3, 3)
+    assert found.diverged_at == (41, 51, 61, 71)
+    assert found.divergence_law is not None
+    assert found.divergence_law.slope == pytest.approx(10 / math.log(2))
+    assert found.step is not None
+    assert found.step <= 20  # half of the earliest divergence
+    assert "later when wider" not in one(diverged_at=dict.fromkeys(when, 40)).sentence
+
+
+def test_later_when_wider_needs_more_than_a_positive_slope() -> None:
+    steps = [40, 60, 41, 62]  # rises on the whole, but its interval holds zero
+    found = one(diverged_at={(i, j): steps[i] for i in range(4) for j in range(3)})
+    assert found.divergence_law is not None
+    assert found.divergence_law.low < 0 < found.divergence_law.slope
+    assert "later when wider" not in found.sentence
+
+
+def test_the_widest_network_decides() -> None:
+    rising = study(gap=0.5, gap_at_64=0.03)  # within the tolerance when narrow, outside when wide
+    assert rising.kernel_gap[0, 0, :, -1].max() < 0.05 < rising.kernel_gap[0, -1, :, -1].min()
+    assert find(rising).similarities[0].verdict is KernelVerdict.LEARNS
+    for still, verdict in ((0, KernelVerdict.KERNEL), (-1, KernelVerdict.STILL)):
+        result = study(gap_at_64=0.01)
+        result.output_move[0, still] = 0.001
+        assert find(result).similarities[0].verdict is verdict
+
+
+@settings(max_examples=12)
+@given(seed=integers(0, 2), width=integers(0, 3))
+def test_one_diverged_run_is_never_averaged_away(seed: int, width: int) -> None:
+    found = one(diverged_at={(width, seed): 50})
+    assert found.verdict is KernelVerdict.DIVERGES
+    assert "diverges in 1 of 12 runs" in found.sentence
+    assert sum(found.diverged) == 1
+    assert found.step is not None
+    assert found.step <= 25
+    assert all(math.isfinite(v) for values in found.means.values() for v in values)
+
+
+def test_divergence_before_anything_was_recorded() -> None:
+    found = one(diverged_at={(i, j): 1 for i in range(4) for j in range(3)})
+    assert found.verdict is KernelVerdict.DIVERGES
+    assert found.step is None
+    assert found.means == {}
+    assert found.exponents == {}
+
+
+def test_a_kernel_prediction_that_overflows_is_told() -> None:
+    result = study(kernel_diverged=1)
+    result.kernel_gap.loc[{"step": result.step[result.step > 30]}] = math.nan
+    found = find(result).similarities[0]
+    assert found.step is not None
+    assert found.step <= 30
+    assert f"judged at step {found.step}: the fixed kernel's own prediction overflows later" in found.sentence
+    result.kernel_gap[:] = math.nan
+    found = find(result).similarities[0]
+    assert found.verdict is KernelVerdict.DIVERGES
+    assert "lower the learning rate" in found.sentence
+
+
+@pytest.mark.parametrize("widths", [(64,), (64, 128)])
+def test_few_widths_still_give_a_verdict(widths: tuple[int, ...]) -> None:
+    spec = dataclasses.replace(SPEC, widths=widths)
+    assert one(spec=spec, gap_at_64=0.01).verdict is KernelVerdict.KERNEL
+    # One or two widths bound no exponent, so nothing is promised about wider ones.
+    assert one(spec=spec, gap_at_64=0.9).verdict is KernelVerdict.UNDECIDED
+    diverged = one(spec=spec, diverged_at={(i, j): 40 for i in range(len(widths)) for j in range(3)})
+    assert "step 40" in diverged.sentence
