@@ -1,8 +1,9 @@
 """Arguments of classes as options of the command line, read from the source, because importing it would import torch.
 
-A class documents each argument once, in the `Args` or `Attributes` of its docstring. The first sentence is the help of
-the option, the signature has its type and default, and its name is the argument's without `n_`: `n_samples` is
-`--samples`. `_option_names` of the class, or of a base, names the exceptions; None there makes an argument no option.
+A class documents each argument once, in the `Args` or `Attributes` of its docstring; "a, b: as in `Other`" refers to
+another class of the package. The first sentence is the help of the option, the signature has its type and default, and
+its name is the argument's without `n_`: `n_samples` is `--samples`. `_option_names` of the class, or of a base, names
+the exceptions; None there makes an argument no option.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def _signature(node: ast.ClassDef) -> list[tuple[str, str, ast.expr | None]]:
 def _documented(package: str, node: ast.ClassDef) -> dict[str, tuple[str, str]]:
     """The first sentence about each argument, and what follows "None is"; "as in `Other`" is looked up there."""
     section = re.search(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", ast.get_docstring(node) or "", re.MULTILINE)
-    entries = re.findall(r"^ {4}(\w+): ((?:.|\n {8})*)", section[1] if section else "", re.MULTILINE)
-    return {name: _help(package, name, " ".join(text.split())) for name, text in entries}
+    entries = re.findall(r"^ {4}(\w+(?:, \w+)*): ((?:.|\n {8})*)", section[1] if section else "", re.MULTILINE)
+    return {name: _help(package, name, " ".join(text.split())) for names, text in entries for name in names.split(", ")}
 
 
 def _help(package: str, argument: str, text: str) -> tuple[str, str]:

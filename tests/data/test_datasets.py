@@ -266,7 +266,7 @@ def test_other_options_that_cannot_work_are_refused():
         load("moons", split="tset")
     with pytest.raises(InputError, match=r"dtype must be one of float32, float64, got torch.int64"):
         load("moons", dtype=torch.int64)
-    with pytest.raises(InputError, match=r"seed must be a whole number of at least 0 .*, got True"):
+    with pytest.raises(InputError, match=r"seed must be a whole number of at least 0, got True"):
         load("moons", seed=True)
     with pytest.raises(DataError, match=r"digits holds samples of shape \(1, 8, 8\).*image_shape \(9, 9\).*leave"):
         load("digits", image_shape=(9, 9))

@@ -69,8 +69,7 @@ def embed(
         str, typer.Argument(metavar="IN", help="A .npz, .npy, .csv, idx file or folder; or mnist5k, digits, moons.")
     ],
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="OUT", help="The embedding: .npz (z, and labels y), .npy or .csv."),
+        Path, typer.Option("--output", "-o", metavar="OUT", help="The embedding: .npz (z, and labels y), .npy or .csv.")
     ],
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}.", show_default=next(iter(METHODS)))] = None,
     samples: Annotated[

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kontrast.checks import is_number, require_between, require_floating
-from kontrast.data.view_numbers import per_sample, uniform, written
+from kontrast.data.view_numbers import WrittenView, per_sample, uniform, written
 from kontrast.errors import InputError
 
 IMAGES_AT_ONCE = 1024  # a crop's float64 copy and grid take 32 bytes per pixel; in slices they stay small
@@ -52,9 +52,10 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
-class HorizontalFlip:
+class HorizontalFlip(WrittenView):
     """Each image mirrored left to right with this probability: `HorizontalFlip(0.5)(x, generator)`."""
 
+    name = "flip"
     probability: float = 0.5
 
     def __post_init__(self) -> None:
@@ -62,16 +63,13 @@ class HorizontalFlip:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image or its mirror image."""
-        _require_images(x, "flip")
+        _require_images(x, self.name)
         u = uniform(len(x), generator=generator, device=x.device)
         return torch.where((u < self.probability)[:, None, None, None], x.flip(3), x)
 
-    def __str__(self) -> str:
-        return f"flip:{written(self.probability)}"
-
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(WrittenView):
     """Each image scaled and turned about its centre, then shifted: p ↦ s R p + t, in one bilinear resampling.
 
     The angle is uniform in ±`rotation` degrees, the shift in ±`shift` of the side along each axis, the factor s in
@@ -80,6 +78,7 @@ class Affine:
     gives the image back up to some 1e-7 of its side times the steps between neighbouring pixels, not to the bit.
     """
 
+    name = "affine"
     rotation: float = 15.0
     shift: float = 0.05
     scale: float = 0.2
@@ -92,23 +91,21 @@ class Affine:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image under a fresh map."""
-        _require_images(x, "affine")
+        _require_images(x, self.name)
         u = 2 * uniform(len(x), 4, generator=generator, device=x.device) - 1
         return _moved(
             x, degrees=self.rotation * u[:, 0], shifts=self.shift * u[:, 1:3], factors=1 + self.scale * u[:, 3]
         )
 
-    def __str__(self) -> str:
-        return f"affine:{written(self.rotation, self.shift, self.scale)}"
-
 
 @dataclass(frozen=True)
-class Brightness:
+class Brightness(WrittenView):
     """Each image times a number of its own, uniform in 1 ± `strength`: `Brightness(0.4)(x, generator)`.
 
     Values are not clamped to [0, 1]: standardised images have other limits, and a clamped pixel has no gradient.
     """
 
+    name = "brightness"
     strength: float = 0.4
 
     def __post_init__(self) -> None:
@@ -116,21 +113,19 @@ class Brightness:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image, brighter or darker."""
-        _require_images(x, "brightness")
+        _require_images(x, self.name)
         return x * per_sample(1 + _plus_minus(self.strength, x, generator), x)
-
-    def __str__(self) -> str:
-        return f"brightness:{written(self.strength)}"
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(WrittenView):
     """Each image's distance from its mean gray value times a number of its own: `Contrast(0.4)(x, generator)`.
 
     The number is uniform in 1 ± `strength`. The mean gray value is one number per image: the mean luminance of three
     channels, and the plain mean of any other count. Values are not clamped, as for `Brightness`.
     """
 
+    name = "contrast"
     strength: float = 0.4
 
     def __post_init__(self) -> None:
@@ -138,23 +133,21 @@ class Contrast:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image, harder or softer."""
-        _require_images(x, "contrast")
+        _require_images(x, self.name)
         u = per_sample(_plus_minus(self.strength, x, generator), x)
         channels = x.mean(dim=(2, 3), keepdim=True)
         mean = _luminance(channels) if x.shape[1] == 3 else channels.mean(dim=1, keepdim=True)
         return x + u * (x - mean)  # mean + (1 + u)(x - mean), and x to the bit where u = 0
 
-    def __str__(self) -> str:
-        return f"contrast:{written(self.strength)}"
-
 
 @dataclass(frozen=True)
-class Gray:
+class Gray(WrittenView):
     """Each colour image replaced, with this probability, by its luminance in every channel: `Gray(0.2)(x, generator)`.
 
     Images of one channel are gray already and stay as they are.
     """
 
+    name = "gray"
     probability: float = 0.2
 
     def __post_init__(self) -> None:
@@ -162,20 +155,16 @@ class Gray:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Each image or its gray values."""
-        _require_images(x, "gray")
+        _require_images(x, self.name)
         if x.shape[1] not in (1, 3):
             raise InputError(
                 f"the view gray needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
                 "leave gray out of the view, or pass x[:, :3] where the first three are the colours"
             )
-        u = uniform(
-            len(x), generator=generator, device=x.device
-        )  # drawn for one channel too: later views stay the same
+        # Drawn for one channel too: later views stay the same.
+        u = uniform(len(x), generator=generator, device=x.device)
         gray = _luminance(x) if x.shape[1] == 3 else x
         return torch.where((u < self.probability)[:, None, None, None], gray, x)
-
-    def __str__(self) -> str:
-        return f"gray:{written(self.probability)}"
 
 
 def _moved(x: Tensor, *, degrees: Tensor, shifts: Tensor, factors: Tensor) -> Tensor:

@@ -107,12 +107,7 @@ class Pairs:
 
 
 def make_pairs(
-    x: Tensor,
-    *,
-    views: View,
-    n_positives: int = 1,
-    negatives: int | Literal["all"] = 1,
-    generator: torch.Generator,
+    x: Tensor, *, views: View, n_positives: int = 1, negatives: int | Literal["all"] = 1, generator: torch.Generator
 ) -> Pairs:
     """Every sample of `x` as an anchor, with fresh views of it as positives and other samples as negatives.
 

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_finite,
-    require_finite_not_negative,
-    require_floating,
-    require_generator,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.data.datasets import Dataset
 from kontrast.errors import InputError
 
@@ -37,12 +31,12 @@ def draw_patches(
         min_std: The least standard deviation of a patch's values.
     """
     x = _checked(images)
-    side = require_whole("size", size)
-    n_patches = require_whole("n_patches", n_patches)
+    side = checks.require_whole("size", size)
+    n_patches = checks.require_whole("n_patches", n_patches)
     if side > min(x.shape[2:]):
         raise InputError(f"patches of side {side} do not fit in images {x.shape[2]}×{x.shape[3]}; take a smaller size")
-    require_finite_not_negative(min_std=min_std)
-    require_generator(generator)
+    checks.require_finite_not_negative(min_std=min_std)
+    checks.require_generator(generator)
     found: list[Tensor] = []
     for _ in range(MOST_ROUNDS):
         patches = _drawn(x, side, n_patches, generator)
@@ -58,27 +52,20 @@ def draw_patches(
 def _checked(images: Any) -> Tensor:
     """The images as (n, c, h, w)."""
     x = images.x if isinstance(images, Dataset) else images
-    require_floating("images", x, "pass such a tensor, or a data set of images")
+    checks.require_floating("images", x, "pass such a tensor, or a data set of images")
     if x.dim() not in (3, 4) or x.numel() == 0:
         raise InputError(
             f"patches are cut from images (n, h, w) or (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows "
             "give image_shape when loading, as in image_shape=(28, 28)"
         )
-    require_finite("images", x, "drop these images or fill the values")
+    checks.require_finite("images", x, "drop these images or fill the values")
     return x if x.dim() == 4 else x[:, None]
 
 
 def _drawn(x: Tensor, side: int, count: int, generator: torch.Generator) -> Tensor:
-    n, c, h, w = x.shape
+    windows = x.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, places down, places across, side, side), a view
     image, top, left = (
-        torch.randint(below, (count,), generator=generator, device=generator.device).to(x.device)
-        for below in (n, h - side + 1, w - side + 1)
+        torch.randint(windows.shape[axis], (count,), generator=generator, device=generator.device).to(x.device)
+        for axis in (0, 2, 3)
     )
-    steps, channels = torch.arange(side, device=x.device), torch.arange(c, device=x.device)
-    patches = x[
-        image[:, None, None, None],
-        channels[:, None, None],
-        (top[:, None] + steps)[:, None, :, None],
-        (left[:, None] + steps)[:, None, None, :],
-    ]  # (count, c, side, side)
-    return patches.flatten(1)
+    return windows[image, :, top, left].flatten(1)

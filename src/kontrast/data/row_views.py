@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import require_between, require_finite_not_negative, require_floating
-from kontrast.data.view_numbers import per_sample, uniform, written
+from kontrast.data.view_numbers import WrittenView, per_sample, uniform
 
 TO_FLOAT = "convert the samples with x.float()"
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(WrittenView):
     """Independent noise N(0, std²) added to every value: `GaussianNoise(0.1)(x, generator)`."""
 
+    name = "noise"
     std: float = 0.1
 
     def __post_init__(self) -> None:
@@ -28,14 +29,12 @@ class GaussianNoise:
         noise = torch.randn(x.shape, generator=generator, device=generator.device, dtype=x.dtype).to(x.device)
         return x + self.std * noise
 
-    def __str__(self) -> str:
-        return f"noise:{written(self.std)}"
-
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(WrittenView):
     """Every value set to 0 with this probability, each by its own draw: `Masking(0.25)(x, generator)`."""
 
+    name = "mask"
     probability: float = 0.25
 
     def __post_init__(self) -> None:
@@ -48,18 +47,16 @@ class Masking:
         u = torch.rand(x.shape, generator=generator, device=generator.device, dtype=torch.float32).to(x.device)
         return x.masked_fill(u < self.probability, 0.0)
 
-    def __str__(self) -> str:
-        return f"mask:{written(self.probability)}"
-
 
 @dataclass(frozen=True)
-class Mixup:
+class Mixup(WrittenView):
     """Each sample with a little of another one of its batch, (1 - λ) x_i + λ x_j: `Mixup(0.2)(x, generator)`.
 
     λ is uniform in [0, share], one number per sample, and j uniform among the others. A share of at most one half keeps
     x_i the larger part. A batch of one sample has no other and stays as it is.
     """
 
+    name = "mixup"
     share: float = 0.2
 
     def __post_init__(self) -> None:
@@ -75,6 +72,3 @@ class Mixup:
         further = torch.randint(1, n, (n,), generator=generator, device=generator.device).to(x.device)
         other = (torch.arange(n, device=x.device) + further) % n  # 1 to n-1 places on: never the sample itself
         return x + lam * (x[other] - x)
-
-    def __str__(self) -> str:
-        return f"mixup:{written(self.share)}"

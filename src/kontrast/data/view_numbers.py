@@ -5,6 +5,8 @@ Random numbers are drawn on the generator's device and then moved, so a generato
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,15 @@ def uniform(*shape: int, generator: torch.Generator, device: torch.device) -> Te
 def per_sample(values: Tensor, x: Tensor) -> Tensor:
     """One value per sample, (n,), in the number type of x and of a shape that broadcasts against it."""
     return values.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))
+
+
+class WrittenView:
+    """A view of numbers alone: `str` writes its name and these, which `parse_view` reads."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{written(*vars(self).values())}"
 
 
 def written(*values: float) -> str:

@@ -58,7 +58,7 @@ def fixed_kernel_flow(
 
     def velocity(_: float, flat: np.ndarray) -> np.ndarray:
         point = torch.from_numpy(flat).to(start.device).view_as(start)
-        speed = -product(_output_gradient(objective, point))
+        speed = -product(_value_and_gradient(objective, point)[1])
         return speed.reshape(-1).cpu().numpy()
 
     span = (0.0, float(times_[-1]))
@@ -86,11 +86,8 @@ class _KernelDescent:
         return [self.outputs]
 
     def loss(self) -> Tensor:
-        with torch.enable_grad():
-            point = self.outputs.detach().requires_grad_()
-            value = self.objective(point)
-        (self.gradient,) = torch.autograd.grad(value, point)
-        return value.detach()
+        value, self.gradient = _value_and_gradient(self.objective, self.outputs)
+        return value
 
     def gradient_norm(self) -> float:
         return float(self.gradient.norm())
@@ -102,11 +99,12 @@ class _KernelDescent:
         return Snapshot(step, self.outputs, {})
 
 
-def _output_gradient(objective: Objective, outputs: Tensor) -> Tensor:
+def _value_and_gradient(objective: Objective, outputs: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         point = outputs.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective(point), point)
-    return torch.as_tensor(gradient)
+        value = objective(point)
+    (gradient,) = torch.autograd.grad(value, point)
+    return value.detach(), gradient
 
 
 def _product(kernel: FixedKernel, outputs: Tensor) -> Callable[[Tensor], Tensor]:

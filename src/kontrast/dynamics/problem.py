@@ -14,6 +14,7 @@ from kontrast.errors import InputError
 from kontrast.losses import ContrastiveLoss, LossValue
 
 Objective = Callable[[Tensor], Tensor]
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # number types of labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +72,7 @@ def regression_problem(x: Tensor, targets: Tensor) -> Problem:
 def classification_problem(x: Tensor, labels: Tensor) -> Problem:
     """The cross-entropy of the softmax of f(x), a sum over samples; labels are class numbers from 0, of shape (n,)."""
     require_rows("x", x)
-    if (
-        not isinstance(labels, Tensor)
-        or labels.is_floating_point()
-        or labels.is_complex()
-        or labels.dtype == torch.bool
-    ):
+    if not isinstance(labels, Tensor) or labels.dtype not in WHOLE:
         raise InputError(
             f"labels must be a tensor of whole class numbers, got {in_words(labels)}; "
             f"use labels.long(), or regression_problem for numbers"

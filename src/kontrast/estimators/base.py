@@ -113,7 +113,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def transform(self, X: Any) -> Any:
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
         check_is_fitted(self, "components_")
-        samples = self._samples(X, reset=False, device=self._frame.device, dtype=self._frame.dtype)
+        samples = read_samples(self, X, reset=False, like=self._frame)
         rows = max(1, TRANSFORM_ENTRIES[self._frame.device.type] // len(self._frame))
         out = torch.empty(len(samples), self._frame.shape[1], dtype=self._frame.dtype, device=self._frame.device)
         for batch in samples.batches(rows):
@@ -226,28 +226,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _samples(
-        self,
-        X: Any,
-        *,
-        reset: bool,
-        min_samples: int = 1,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Samples:
-        return read_samples(
-            self,
-            X,
-            reset=reset,
-            image_shape=self.image_shape,
-            device=self.device if device is None else device,
-            dtype=self.dtype if dtype is None else dtype,
-            min_samples=min_samples,
-        )
-
     def _samples_to_fit(self, X: Any) -> Samples:
         """The samples; refuses fewer than two, and samples that are all the same."""
-        samples = self._samples(X, reset=True, min_samples=2)
+        samples = read_samples(self, X, reset=True, min_samples=2)
         first = samples[:1]
         if all(bool((samples[batch] == first).all()) for batch in samples.batches(1024)):
             raise InputError(f"all samples are the same ({len(samples)} of them), so there is nothing to contrast")
@@ -261,9 +242,6 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             return parse_view(self.views)
         view: View = self.views
         return lambda x, generator: fresh_view(view, x, generator)
-
-    def _generator(self) -> torch.Generator:
-        return generator_of(self.random_state)
 
     def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
         dtype = self._fit_dtype

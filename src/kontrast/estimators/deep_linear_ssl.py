@@ -56,14 +56,7 @@ class DeepLinearSSL(PairEmbedding):
         contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
         features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
             the linear network.
-        views: as in `ContrastivePCA`.
-        n_positives: as in `ContrastivePCA`.
-        negatives: as in `ContrastivePCA`.
-        image_shape: as in `ContrastivePCA`.
-        device: as in `ContrastivePCA`.
-        dtype: as in `ContrastivePCA`.
-        random_state: as in `ContrastivePCA`.
-        progress: show a bar.
+        views, n_positives, negatives, image_shape, device, dtype, random_state, progress: as in `ContrastivePCA`.
 
     Attributes:
         components_: the map u, (n_components, d); orthonormal rows at `time=math.inf`.

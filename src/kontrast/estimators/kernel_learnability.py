@@ -14,14 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kontrast.checks import (
-    features_not_finite,
-    in_words,
-    is_number,
-    require_choice,
-    require_positive,
-    require_whole,
-)
+from kontrast.checks import features_not_finite, in_words, is_number, require_choice, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, generator_of
 from kontrast.estimators.samples import Samples, read_samples
@@ -99,10 +92,8 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             interpolates; where pairs of samples share features that no other has, predictions by points need a larger
             one.
         max_samples: of more samples, this many are drawn; their kernel is decomposed whole, 5000 in about 20 s.
-        image_shape: the shape of images that come as rows, (h, w) or (c, h, w).
-        device: "cpu", "cuda", …; None is where X is.
+        image_shape, device, random_state: as in `ContrastivePCA`.
         dtype: "float32" or "float64" of features and kernel; None is X's own. The rest is in float64.
-        random_state: a seed or a RandomState; None counts as 0.
         progress: show a bar, of `measure` and of curves by points.
 
     Attributes:
@@ -153,8 +144,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             y: class labels (n,), whole numbers, words or truth values; or real targets, floating-point (n,) or (n, c).
         """
         self.check_options()
-        where: dict[str, Any] = {"image_shape": self.image_shape, "device": self.device, "dtype": self.dtype}
-        samples = read_samples(self, X, reset=True, min_samples=3, **where)
+        samples = read_samples(self, X, reset=True, min_samples=3)
         targets, classes, labels = _read_targets(y, len(samples))
         generator = generator_of(self.random_state)
         chosen = torch.arange(len(samples))

@@ -11,9 +11,9 @@ from torch import Tensor
 from kontrast.checks import features_not_finite, require_whole
 from kontrast.data import draw_negatives
 from kontrast.errors import InputError
-from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, all_or_nothing, batch_rows
+from kontrast.estimators.base import ClosedFormEmbedding, KernelShare, all_or_nothing, batch_rows, generator_of
 from kontrast.estimators.pair_sources import DrawnPairs, GivenPairs
-from kontrast.estimators.samples import Samples
+from kontrast.estimators.samples import Samples, read_samples
 from kontrast.linalg import largest_eigenpairs
 from kontrast.nets import FeatureMap
 from kontrast.pca import PairMoments, require_positive_values
@@ -40,7 +40,7 @@ class PairEmbedding(ClosedFormEmbedding):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to samples as anchors, with fresh views as positives and other samples as negatives; `y` is ignored."""
         self.check_options()
-        samples, generator = self._samples_to_fit(X), self._generator()
+        samples, generator = self._samples_to_fit(X), generator_of(self.random_state)
         negative = None
         if self.negatives != "all":
             negative = draw_negatives(len(samples), int(self.negatives), generator=generator)
@@ -63,7 +63,7 @@ class PairEmbedding(ClosedFormEmbedding):
             for name, part in (("positives", positives), ("negatives", negatives))
         ]
         assert partners[0] is not None
-        return self._fit(GivenPairs(given, partners[0], partners[1]), self._generator())
+        return self._fit(GivenPairs(given, partners[0], partners[1]), generator_of(self.random_state))
 
     @abstractmethod
     def _fit(self, pairs: Pairs, generator: torch.Generator) -> Self: ...
@@ -77,7 +77,7 @@ class PairEmbedding(ClosedFormEmbedding):
         parts = [part[:, i] for i in range(shape[1])] if several else [part]
         if not parts:
             raise InputError(f"{name} of shape {shape} are none; give at least one per anchor")
-        read = [self._samples(one, reset=False) for one in parts]
+        read = [read_samples(self, one, reset=False) for one in parts]
         for one in read:
             if len(one) != len(given) or one.shape != given.shape:
                 raise InputError(
@@ -114,7 +114,5 @@ def leading_eigenpairs(C: Tensor, k: int, moments: PairMoments, dtype: torch.dty
 
 
 def _mean(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    total = sum(parts[1:], start=parts[0])
     return total / len(parts) if len(parts) > 1 else total

@@ -56,22 +56,14 @@ class Samples:
         return [slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows)]
 
 
-def read_samples(
-    estimator: Any,
-    X: Any,
-    *,
-    reset: bool,
-    image_shape: Any,
-    device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    min_samples: int = 1,
-) -> Samples:
+def read_samples(estimator: Any, X: Any, *, reset: bool, min_samples: int = 1, like: Tensor | None = None) -> Samples:
     """X checked as scikit-learn checks it, and finite throughout; images too, and tensors on any device.
 
-    Sets `n_features_in_` with `reset`, and compares with it without.
+    Sets `n_features_in_` with `reset`, and compares with it without. The device and the number type are those of the
+    tensor `like`, or else the options of the estimator.
     """
-    if image_shape is not None:
-        image_shape = read_image_shape(image_shape)
+    device, dtype = (estimator.device, estimator.dtype) if like is None else (like.device, like.dtype)
+    image_shape = None if estimator.image_shape is None else read_image_shape(estimator.image_shape)
     if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
         raise InputError("X has masked values; fill them in, or drop those samples")
     if isinstance(X, Tensor):

@@ -18,10 +18,11 @@ from kontrast.estimators.base import (
     all_or_nothing,
     batch_rows,
     eigenvalue_errors,
+    generator_of,
     half_span,
 )
 from kontrast.estimators.features import FeatureChoice, FeatureOptions
-from kontrast.estimators.samples import Samples
+from kontrast.estimators.samples import Samples, read_samples
 from kontrast.kernels import Kernel
 from kontrast.nets import FeatureMap
 from kontrast.pca import ViewMoments, nystrom_features, whitened_pca
@@ -41,26 +42,16 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     Args:
         n_components: dimension of the embedding.
-        width: as in `ContrastivePCA`.
-        features: as in `ContrastivePCA`.
-        activation: as in `ContrastivePCA`.
-        depth: as in `ContrastivePCA`.
-        similarity: as in `ContrastivePCA`.
-        delta: as in `ContrastivePCA`.
-        views: as in `ContrastivePCA`.
+        width, features, activation, depth, similarity, delta, views: as in `ContrastivePCA`.
         n_views: views of each sample.
         ridge: ridge as a share of the total variance of the features. It adds ρ = ridge · Tr Σ to every eigenvalue of
             Σ, of which Tr Σ is the sum and not the mean.
         power: the outputs' deviations are λ^power: 0 for whitened outputs, 0.5 for the minimum of the spectral
             contrastive loss, 1 to weigh neighbours by what views share. A linear probe on standardised outputs does
             not see it; distances do.
-        image_shape: as in `ContrastivePCA`.
         n_landmarks: at infinite width, the samples that span the solution (Nyström). None is 2048, or all samples where
             they are fewer.
-        device: as in `ContrastivePCA`.
-        dtype: as in `ContrastivePCA`.
-        random_state: as in `ContrastivePCA`.
-        progress: show a bar.
+        image_shape, device, dtype, random_state, progress: as in `ContrastivePCA`.
     """
 
     eigenvalue_meaning = "the share of a dimension's variance that views of a sample have in common"
@@ -110,10 +101,9 @@ class SpectralContrastive(ClosedFormEmbedding):
         """Fit to fresh views of every sample; `y` is ignored."""
         options = self._options()
         n_views = require_whole("n_views", self.n_views, least=2)
-        samples, generator = self._samples_to_fit(X), self._generator()
+        samples, generator = self._samples_to_fit(X), generator_of(self.random_state)
         view = self._view(samples)
-        features, kernel = self._make_features(options, samples, view, generator)
-        fit = _Fit(features, kernel, samples, self.n_components, len(samples))
+        fit = self._begin(options, samples, view, generator, len(samples))
         with progress_bar("fitting", self.progress) as advance:
             for batch in samples.batches(batch_rows(fit.n_features)):
                 x = samples[batch]
@@ -127,14 +117,13 @@ class SpectralContrastive(ClosedFormEmbedding):
         options = self._options()
         if len(views) < 2:
             raise InputError(f"views must be two arrays or more, to compare them, got {len(views)}")
-        read = [self._samples(view, reset=i == 0, min_samples=2) for i, view in enumerate(views)]
+        read = [read_samples(self, view, reset=i == 0, min_samples=2) for i, view in enumerate(views)]
         shapes = [(len(one), *one.shape) for one in read]
         if len(set(shapes)) > 1:
             raise InputError(f"views must have the same number and shape of samples, got {shapes}")
         first = read[0]
         read = [Samples(one.source, first.device, first.dtype) for one in read]
-        features, kernel = self._make_features(options, first, None, self._generator())
-        fit = _Fit(features, kernel, first, self.n_components, len(first))
+        fit = self._begin(options, first, None, generator_of(self.random_state), len(first))
         with progress_bar("fitting", self.progress) as advance:
             for batch in first.batches(batch_rows(fit.n_features)):
                 fit.add(view[batch] for view in read)
@@ -153,10 +142,11 @@ class SpectralContrastive(ClosedFormEmbedding):
         options, fit = self._options(), None
         with progress_bar("fitting", self.progress) as advance:
             for number, batch in enumerate(batches):
-                views = [self._samples(view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))]
+                views = [
+                    read_samples(self, view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))
+                ]
                 if fit is None:
-                    features, kernel = self._make_features(options, views[0], None, self._generator())
-                    fit = _Fit(features, kernel, views[0], self.n_components)
+                    fit = self._begin(options, views[0], None, generator_of(self.random_state), None)
                 shapes = [(len(view), *view.shape) for view in views]
                 if len(set(shapes)) > 1:
                     raise InputError(f"batch {number} has views of different shapes, {shapes}")
@@ -178,15 +168,21 @@ class SpectralContrastive(ClosedFormEmbedding):
         self.check_options()
         return FeatureOptions.of(self)
 
-    def _make_features(
-        self, options: FeatureOptions, samples: Samples, view: View | None, generator: torch.Generator
-    ) -> tuple[FeatureMap, Kernel | None]:
-        self._fit_dtype = samples.dtype
+    def _begin(
+        self,
+        options: FeatureOptions,
+        first: Samples,
+        view: View | None,
+        generator: torch.Generator,
+        n_samples: int | None,  # None for a loader, which does not say
+    ) -> _Fit:
+        self._fit_dtype = first.dtype
         if not options.is_infinite:
-            return options.map(samples, generator), None
-        kernel = options.kernel(samples, generator)
-        chosen = samples[torch.randperm(len(samples), generator=generator)[: options.landmarks]]
-        return nystrom_features(kernel, chosen if view is None else view(chosen, generator)), kernel
+            return _Fit(options.map(first, generator), None, first, self.n_components, n_samples)
+        kernel = options.kernel(first, generator)
+        chosen = first[torch.randperm(len(first), generator=generator)[: options.landmarks]]
+        landmarks = nystrom_features(kernel, chosen if view is None else view(chosen, generator))
+        return _Fit(landmarks, kernel, first, self.n_components, n_samples)
 
     def _solve(self, fit: _Fit) -> Self:
         covariance, between = fit.moments.covariances()
@@ -214,12 +210,7 @@ class _Fit:
     """Moments of features over views, as batches come."""
 
     def __init__(
-        self,
-        features: FeatureMap,
-        kernel: Kernel | None,
-        first: Samples,
-        n_components: int,
-        n_samples: int | None = None,  # None for a loader, which does not say
+        self, features: FeatureMap, kernel: Kernel | None, first: Samples, n_components: int, n_samples: int | None
     ) -> None:
         self.features, self.first, self.share = features, first, KernelShare(kernel)
         self.n_features = features(first[:2]).shape[1]
@@ -229,10 +220,7 @@ class _Fit:
         self.moments = ViewMoments(self.n_features, first.device)
 
     def add(self, views: Iterable[Tensor]) -> None:
-        self.moments.update(self._features(x) for x in views)
-
-    def _features(self, x: Tensor) -> Tensor:
-        return self.share.seen(x, self.features(x))
+        self.moments.update(self.share.seen(x, self.features(x)) for x in views)
 
 
 def _views_in(batch: Any) -> Sequence[Any]:

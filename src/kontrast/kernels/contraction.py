@@ -7,8 +7,10 @@ $\sum_{t,t'} (h_t(x)\cdot h_{t'}(y))\,(B_{it}(x)\cdot B_{jt'}(y))$ to $K_{ij}(x,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,24 +18,27 @@ from torch import Tensor
 from kontrast.kernels.products import product
 
 
-class Piece:
+@dataclass(frozen=True)
+class Piece(ABC):
     """One parameter's share of the tangents of some rows; `c` may be 1 if only a trace is wanted."""
 
-    def rows(self, start: int, stop: int) -> Piece:
+    by_row: ClassVar[tuple[str, ...]]  # the tensors with an entry per row
+
+    def rows(self, start: int, stop: int) -> Self:
         """The piece of rows start … stop − 1."""
-        raise NotImplementedError
+        return replace(self, **{name: getattr(self, name)[start:stop] for name in self.by_row})
 
-    def add_full(self, other: Piece, out: Tensor) -> None:
+    @abstractmethod
+    def add_full(self, other: Self, out: Tensor) -> None:
         """Add K_ij(x, y) to `out`, (n, c, m, c) and contiguous."""
-        raise NotImplementedError
 
-    def add_trace(self, other: Piece, out: Tensor) -> None:
+    @abstractmethod
+    def add_trace(self, other: Self, out: Tensor) -> None:
         """Add Σ_i K_ii(x, y) to `out`, (n, m)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_diagonal(self, out: Tensor) -> None:
         """Add K_ij(x, x) to `out`, (n, c, c)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -41,20 +46,15 @@ class Dense(Piece):
     """The gradients themselves, (n, c, p)."""
 
     gradients: Tensor
+    by_row = ("gradients",)
 
-    def rows(self, start: int, stop: int) -> Dense:
-        """The same for some rows."""
-        return Dense(self.gradients[start:stop])
-
-    def add_full(self, other: Piece, out: Tensor) -> None:
+    def add_full(self, other: Self, out: Tensor) -> None:
         """K_ij(x, y)."""
-        assert isinstance(other, Dense)
         n, c, m, _ = out.shape
         out.view(n * c, m * c).addmm_(self.gradients.flatten(0, 1), other.gradients.flatten(0, 1).mT)
 
-    def add_trace(self, other: Piece, out: Tensor) -> None:
+    def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        assert isinstance(other, Dense)
         out.addmm_(self.gradients.flatten(1), other.gradients.flatten(1).mT)
 
     def add_diagonal(self, out: Tensor) -> None:
@@ -72,16 +72,13 @@ class Gram(Piece):
     features: Tensor
     signals: Tensor
     ones: bool = False
-
-    def rows(self, start: int, stop: int) -> Gram:
-        """The same for some rows."""
-        return Gram(self.features[start:stop], self.signals[start:stop], self.ones)
+    by_row = ("features", "signals")
 
     @property
     def _flat(self) -> bool:
         return self.signals.shape[2] * self.signals.shape[3] == 1
 
-    def _similarity(self, other: Gram) -> Tensor:
+    def _similarity(self, other: Self) -> Tensor:
         """h_t(x)·h_t'(y), (G, n, T, m, T')."""
         H, H_ = self.features, other.features
         if H.ndim == 2:
@@ -92,9 +89,8 @@ class Gram(Piece):
         similarity = (product(left[0], right[0])[None] if G == 1 else left @ right.mT).view(G, n, T, m, T_)
         return similarity.add_(1) if self.ones else similarity
 
-    def add_full(self, other: Piece, out: Tensor) -> None:
+    def add_full(self, other: Self, out: Tensor) -> None:
         """K_ij(x, y)."""
-        assert isinstance(other, Gram)
         n, c, m, _ = out.shape
         similarity = self._similarity(other)
         if self._flat and other._flat:
@@ -107,9 +103,8 @@ class Gram(Piece):
             signals = product(left.flatten(0, 2), right.flatten(0, 2)).view(n, c, T, m, c, T_)
             out += (signals * alike[:, None, :, :, None]).sum((2, 5))
 
-    def add_trace(self, other: Piece, out: Tensor) -> None:
+    def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        assert isinstance(other, Gram)
         n, m = out.shape
         similarity = self._similarity(other)
         if self._flat and other._flat:
@@ -140,24 +135,19 @@ class Output(Piece):
     features: Tensor  # (n, I)
     slopes: Tensor  # (n, c): s_i
     ones: bool = False
+    by_row = ("features", "slopes")
 
-    def rows(self, start: int, stop: int) -> Output:
-        """The same for some rows."""
-        return Output(self.features[start:stop], self.slopes[start:stop], self.ones)
-
-    def _similarity(self, other: Output) -> Tensor:
+    def _similarity(self, other: Self) -> Tensor:
         similarity = product(self.features, other.features)
         return similarity.add_(1) if self.ones else similarity
 
-    def add_full(self, other: Piece, out: Tensor) -> None:
+    def add_full(self, other: Self, out: Tensor) -> None:
         """K_ij(x, y)."""
-        assert isinstance(other, Output)
         slopes = self.slopes[:, None] * other.slopes  # (n, m, c)
         out.diagonal(dim1=1, dim2=3).add_(slopes * self._similarity(other)[:, :, None])
 
-    def add_trace(self, other: Piece, out: Tensor) -> None:
+    def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        assert isinstance(other, Output)
         out.addcmul_(self.slopes @ other.slopes.mT, self._similarity(other))
 
     def add_diagonal(self, out: Tensor) -> None:
@@ -175,25 +165,20 @@ class Channels(Piece):
 
     gradients: Tensor  # (n, channels, I)
     weights: Tensor  # (c, channels)
-
-    def rows(self, start: int, stop: int) -> Channels:
-        """The same for some rows."""
-        return Channels(self.gradients[start:stop], self.weights)
+    by_row = ("gradients",)
 
     def _mixed(self, products: Tensor) -> Tensor:
         """(…, c, c) from products of gradients, (channels, …)."""
         pairs = self.weights[:, None] * self.weights  # (c, c, channels)
         return (products.flatten(1).mT @ pairs.flatten(0, 1).mT).view(*products.shape[1:], *pairs.shape[:2])
 
-    def add_full(self, other: Piece, out: Tensor) -> None:
+    def add_full(self, other: Self, out: Tensor) -> None:
         """K_ij(x, y)."""
-        assert isinstance(other, Channels)
         products = self.gradients.transpose(0, 1) @ other.gradients.permute(1, 2, 0)  # (channels, n, m)
         out += self._mixed(products).transpose(1, 2)
 
-    def add_trace(self, other: Piece, out: Tensor) -> None:
+    def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        assert isinstance(other, Channels)
         squares = (self.weights**2).sum(0)[:, None]
         out.addmm_((self.gradients * squares).flatten(1), other.gradients.flatten(1).mT)
 
@@ -207,13 +192,4 @@ def joined(parts: Sequence[Piece]) -> Piece:
     first = parts[0]
     if len(parts) == 1:
         return first
-    if isinstance(first, Dense):
-        return Dense(torch.cat([part.gradients for part in parts if isinstance(part, Dense)]))
-    if isinstance(first, Gram):
-        grams = [part for part in parts if isinstance(part, Gram)]
-        return Gram(torch.cat([g.features for g in grams]), torch.cat([g.signals for g in grams]), first.ones)
-    if isinstance(first, Channels):
-        return Channels(torch.cat([part.gradients for part in parts if isinstance(part, Channels)]), first.weights)
-    outputs = [part for part in parts if isinstance(part, Output)]
-    features, slopes = (torch.cat([getattr(o, name) for o in outputs]) for name in ("features", "slopes"))
-    return Output(features, slopes, outputs[0].ones)
+    return replace(first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in first.by_row})

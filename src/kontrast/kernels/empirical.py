@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +42,15 @@ WORKING_SET = {"cpu": 2**24, "cuda": 2**33}
 TILE = {"cpu": 2**17, "cuda": 2**22}
 
 
-def empirical_ntk(
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor | None = None,
-    *,
-    parameters: Mapping[str, Tensor] | None = None,
-    only: Iterable[str] | None = None,
-    memory: float | None = None,
-) -> Tensor:
+class NTKOptions(TypedDict, total=False):
+    """The options of all empirical tangent kernels."""
+
+    parameters: Mapping[str, Tensor] | None  # evaluate there, by the module's names, as a trajectory records them
+    only: Iterable[str] | None  # restrict the kernel to these parameters, by names or prefixes such as "encoder.0"
+    memory: float | None  # bytes to work in besides the result; by default half of what is free
+
+
+def empirical_ntk(module: nn.Module, x: Tensor, y: Tensor | None = None, **options: Unpack[NTKOptions]) -> Tensor:
     """The tangent kernel (n, m, c, c) between the rows of `x` and `y` (`y=None`: of `x` with itself).
 
     Exact for any module whose rows are independent: linear and convolutional layers, biases, normalisations (in eval
@@ -60,96 +61,67 @@ def empirical_ntk(
         module: any module with outputs (n, c); it is not changed.
         x: rows (n, …) of floats or, for embeddings, integers.
         y: rows (m, …), or None for the symmetric kernel, which costs half.
-        parameters: evaluate at these parameters, by the module's names, as a trajectory records them.
-        only: restrict the kernel to these parameters, by names or prefixes such as "encoder.0".
-        memory: bytes to work in besides the result; by default half of what is free. Rows go in blocks that fit.
+        **options: `parameters`, `only` and `memory`, see `NTKOptions`.
     """
-    return _kernels(module, x, y, Kind.FULL, _Options(parameters, only, memory))[""].permute(0, 2, 1, 3)
+    return _kernels(module, x, y, Kind.FULL, **options)[""].permute(0, 2, 1, 3)
 
 
-def empirical_ntk_trace(
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor | None = None,
-    *,
-    parameters: Mapping[str, Tensor] | None = None,
-    only: Iterable[str] | None = None,
-    memory: float | None = None,
-) -> Tensor:
+def empirical_ntk_trace(module: nn.Module, x: Tensor, y: Tensor | None = None, **options: Unpack[NTKOptions]) -> Tensor:
     """The sum over outputs, not the mean, of `empirical_ntk`'s diagonal blocks: Σ_i K_ii(x, y), shape (n, m).
 
     The outputs are summed inside the products, so the (n, m, c, c) kernel is never formed. Arguments as there.
     """
-    return _kernels(module, x, y, Kind.TRACE, _Options(parameters, only, memory))[""]
+    return _kernels(module, x, y, Kind.TRACE, **options)[""]
 
 
-def empirical_ntk_mean(
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor | None = None,
-    *,
-    parameters: Mapping[str, Tensor] | None = None,
-    only: Iterable[str] | None = None,
-    memory: float | None = None,
-) -> Tensor:
+def empirical_ntk_mean(module: nn.Module, x: Tensor, y: Tensor | None = None, **options: Unpack[NTKOptions]) -> Tensor:
     """`empirical_ntk_trace` divided by the number of outputs: the kernel of an average output, (n, m)."""
-    trace = empirical_ntk_trace(module, x, y, parameters=parameters, only=only, memory=memory)
+    trace = empirical_ntk_trace(module, x, y, **options)
     with torch.no_grad():
-        n_outputs = network_of(module, parameters, only)(x[:1]).shape[1]
+        n_outputs = network_of(module, options.get("parameters"), options.get("only"))(x[:1]).shape[1]
     return trace.div_(n_outputs)
 
 
-def empirical_ntk_diagonal(
-    module: nn.Module,
-    x: Tensor,
-    *,
-    parameters: Mapping[str, Tensor] | None = None,
-    only: Iterable[str] | None = None,
-    memory: float | None = None,
-) -> Tensor:
+def empirical_ntk_diagonal(module: nn.Module, x: Tensor, **options: Unpack[NTKOptions]) -> Tensor:
     """K(x_i, x_i) for every row, (n, c, c), without the rest of the kernel. Arguments as in `empirical_ntk`."""
-    return _kernels(module, x, None, Kind.DIAGONAL, _Options(parameters, only, memory))[""]
+    return _kernels(module, x, None, Kind.DIAGONAL, **options)[""]
 
 
 def empirical_ntk_components(
+    module: nn.Module, x: Tensor, y: Tensor | None = None, **options: Unpack[NTKOptions]
+) -> dict[str, Tensor]:
+    """The part of `empirical_ntk` due to each parameter, by name: (n, m, c, c) each; their sum is the kernel."""
+    kernels = _kernels(module, x, y, Kind.FULL, True, **options)
+    return {name: kernel.permute(0, 2, 1, 3) for name, kernel in kernels.items()}
+
+
+def _kernels(
     module: nn.Module,
     x: Tensor,
-    y: Tensor | None = None,
+    y: Tensor | None,
+    kind: Kind,
+    components: bool = False,
+    /,
     *,
     parameters: Mapping[str, Tensor] | None = None,
     only: Iterable[str] | None = None,
     memory: float | None = None,
 ) -> dict[str, Tensor]:
-    """The part of `empirical_ntk` due to each parameter, by name: (n, m, c, c) each; their sum is the kernel."""
-    kernels = _kernels(module, x, y, Kind.FULL, _Options(parameters, only, memory), components=True)
-    return {name: kernel.permute(0, 2, 1, 3) for name, kernel in kernels.items()}
-
-
-@dataclass(frozen=True)
-class _Options:
-    parameters: Mapping[str, Tensor] | None
-    only: Iterable[str] | None
-    memory: float | None
-
-
-def _kernels(
-    module: nn.Module, x: Tensor, y: Tensor | None, kind: Kind, options: _Options, *, components: bool = False
-) -> dict[str, Tensor]:
     """The kernels by parameter, or their sum under the name ""; the full kernel as (n, c, m, c)."""
     with torch.inference_mode(False):  # inside inference mode there are no gradients
-        network = network_of(module, options.parameters, options.only)
+        network = network_of(module, parameters, only)
         x = check_rows("x", x, network)
         y = None if y is None else check_rows("y", y, network)
         question = Question(kind, len(x), len(x if y is None else y), components)
         if isinstance(module, MLP):
             plan = mlp_plan(module, network, kind, x=x, y=x if y is None else y)
-            return _fill((plan, plan), x, y, question, options.memory)
+            return _fill((plan, plan), x, y, question, memory)
         plans = _plans(network, x, y, question)
         try:
-            return _fill(plans, x, y, question, options.memory)
+            return _fill(plans, x, y, question, memory)
         except UnplannedError:
             # The forward pass branches on values: no plan fits all rows, but automatic differentiation does.
-            return _fill(_jacobian_plans(plans, x, y), x, y, question, options.memory)
+            return _fill(_jacobian_plans(plans, x, y), x, y, question, memory)
 
 
 def _plans(network: Network, x: Tensor, y: Tensor | None, question: Question) -> tuple[RecordedPlan, RecordedPlan]:

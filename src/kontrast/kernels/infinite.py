@@ -261,8 +261,8 @@ class _Angles:
         raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k / scale) for _, k in (x, y))
         rows_x = self._rows(x, out.dtype, raw=raw)
         rows_y = rows_x if symmetric else self._rows(y, out.dtype, raw=raw)
-        fused = _can_fuse(out) and not self.net.bias_std
-        if fused and self._fill_fused(out, rows_x, rows_y, symmetric=symmetric):
+        can_fuse = has_half_units(out) and importlib.util.find_spec("triton") is not None and not self.net.bias_std
+        if can_fuse and self._fill_fused(out, rows_x, rows_y, symmetric=symmetric):
             return
         grid = GPU_GRID if out.is_cuda else CPU_GRID
         plain = out.is_cuda or self.net.bias_std > 0
@@ -471,10 +471,6 @@ class _InPlace:
 def _is_tame(squares: Tensor) -> bool:
     size = squares[squares > 0]
     return len(size) == 0 or (float(size.min()) > 1e-15 and float(size.max()) < 1e15)
-
-
-def _can_fuse(out: Tensor) -> bool:
-    return has_half_units(out) and importlib.util.find_spec("triton") is not None
 
 
 def _evaluate_into(cosines: Tensor, x: _Row, y: _Row, depth: int, dual: HomogeneousDual, tangent: bool) -> None:

@@ -23,13 +23,7 @@ class MLPPlan(Plan):
     """A forward pass for the features h_0 … h_L and slopes φ'(a_1) … φ'(a_L), then the signals, last layer first."""
 
     net: MLP
-    network: Network
     kind: Kind
-
-    @property
-    def n_outputs(self) -> int:
-        """As the net was built."""
-        return self.net.d_out
 
     @property
     def bytes_kept(self) -> int:
@@ -85,4 +79,4 @@ def mlp_plan(net: MLP, network: Network, kind: Kind, **rows: Tensor) -> MLPPlan:
             raise InputError(f"{name} has {x.flatten(1).shape[1]} features but the net takes {net.d_in}")
         if not x.is_floating_point():
             raise InputError(f"{name} holds integers but the net needs floats; pass {name}.to({network.like.dtype})")
-    return MLPPlan(net, network, kind)
+    return MLPPlan(network, net.d_out, net, kind)

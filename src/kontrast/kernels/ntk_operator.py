@@ -103,7 +103,9 @@ class NTKOperator:
         columns = v.detach().reshape(n, c, -1)
         # Fused attention has no forward-mode derivative; the plain formula has.
         with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            return self._push(self._pull(columns)).reshape(v.shape)
+            directions = self._pull(columns)
+            blocks = [self._push(rows, directions) for rows in torch.split(self._x, self._block)]
+            return torch.cat(blocks).reshape(v.shape)
 
     def _pull(self, columns: Tensor) -> list[list[Tensor]]:
         """J^T v for every column: directions in the space of the selected parameters."""
@@ -118,11 +120,8 @@ class NTKOperator:
                         total.add_(part)
         return directions
 
-    def _push(self, directions: list[list[Tensor]]) -> Tensor:
-        """J u for every direction u, (n, c, k)."""
-        return torch.cat([self._push_rows(rows, directions) for rows in torch.split(self._x, self._block)])
-
-    def _push_rows(self, rows: Tensor, directions: list[list[Tensor]]) -> Tensor:
+    def _push(self, rows: Tensor, directions: list[list[Tensor]]) -> Tensor:
+        """J u at these rows for every direction u, (n, c, k)."""
         network = self._network
         fixed = {name: p.detach() for name, p in network.parameters.items()}
         chosen = {name: fixed[name] for name in network.selected}

@@ -8,6 +8,7 @@ gradients come from automatic differentiation.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -377,82 +378,24 @@ def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
     return values * axes if len(values) == 1 else values
 
 
-def _layer_norm(
-    rec: _Recorder,
-    out: Tensor,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Iterator[Use]:
-    def plain() -> Tensor:
-        return F.layer_norm(input.detach(), normalized_shape, eps=eps)
+def _normalization(function: Callable[..., Tensor], *, by_channel: bool) -> _Rule:
+    """The rule of a = weight ⊙ plain + bias, with the weight and the bias along axis 1 or along the last axes."""
+    signature = inspect.signature(function)
 
-    yield from _affine(rec, out, plain, weight, bias, (1,) * (out.ndim - len(normalized_shape)) + (*normalized_shape,))
+    def rule(rec: _Recorder, out: Tensor, *args: Any, **kwargs: Any) -> Iterator[Use]:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("training"):
+            return  # with batch statistics the rows are not independent
+        affine = {name: rec.find(given[name]) for name in ("weight", "bias") if name in given}
+        plain: dict[str, Any] = {**given, "input": given["input"].detach(), **dict.fromkeys(affine)}
+        for name, known in affine.items():
+            if known:
+                after = out.ndim - 2 if by_channel else 0
+                aligned = (1,) * (out.ndim - known.tensor.ndim - after) + (*known.tensor.shape,) + (1,) * after
+                factor = function(**plain) if name == "weight" else None
+                yield rec.use(BroadcastUse, known, out, None, factor=factor, aligned=aligned)
 
-
-def _rms_norm(
-    rec: _Recorder,
-    out: Tensor,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Iterator[Use]:
-    def plain() -> Tensor:
-        return F.rms_norm(input.detach(), normalized_shape, eps=eps)
-
-    yield from _affine(rec, out, plain, weight, None, (1,) * (out.ndim - len(normalized_shape)) + (*normalized_shape,))
-
-
-def _group_norm(
-    rec: _Recorder,
-    out: Tensor,
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Iterator[Use]:
-    def plain() -> Tensor:
-        return F.group_norm(input.detach(), num_groups, eps=eps)
-
-    yield from _affine(rec, out, plain, weight, bias, (1, out.shape[1]) + (1,) * (out.ndim - 2))
-
-
-def _batch_norm(
-    rec: _Recorder,
-    out: Tensor,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Iterator[Use]:
-    def plain() -> Tensor:
-        return F.batch_norm(input.detach(), running_mean, running_var, eps=eps)
-
-    if not training:  # with batch statistics the rows are not independent
-        yield from _affine(rec, out, plain, weight, bias, (1, out.shape[1]) + (1,) * (out.ndim - 2))
-
-
-def _affine(
-    rec: _Recorder,
-    out: Tensor,
-    plain: Callable[[], Tensor],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    aligned: tuple[int, ...],
-) -> Iterator[Use]:
-    """The uses in a = weight ⊙ plain + bias."""
-    if scale := rec.find(weight):
-        yield rec.use(BroadcastUse, scale, out, None, factor=plain(), aligned=aligned)
-    if shift := rec.find(bias):
-        yield rec.use(BroadcastUse, shift, out, None, factor=None, aligned=aligned)
+    return rule
 
 
 def _multiply(rec: _Recorder, out: Tensor, input: Any, other: Any, **rest: Any) -> Iterator[Use]:
@@ -492,25 +435,13 @@ def _embedding(
 
 
 _RULES: dict[Any, _Rule] = {
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__), _matmul),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+    **dict.fromkeys((torch.conv1d, torch.conv2d), _conv),
+    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__), _multiply),
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__), _add),
+    **{function: _normalization(function, by_channel=False) for function in (F.layer_norm, F.rms_norm)},
+    **{function: _normalization(function, by_channel=True) for function in (F.group_norm, F.batch_norm)},
     F.linear: _linear,
-    torch.matmul: _matmul,
-    torch.mm: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.mm: _matmul,
-    Tensor.__matmul__: _matmul,
-    torch.addmm: _addmm,
-    Tensor.addmm: _addmm,
-    torch.conv1d: _conv,
-    torch.conv2d: _conv,
-    F.layer_norm: _layer_norm,
-    F.rms_norm: _rms_norm,
-    F.group_norm: _group_norm,
-    F.batch_norm: _batch_norm,
     F.embedding: _embedding,
-    torch.mul: _multiply,
-    Tensor.mul: _multiply,
-    Tensor.__mul__: _multiply,
-    torch.add: _add,
-    Tensor.add: _add,
-    Tensor.__add__: _add,
 }

@@ -95,15 +95,12 @@ class Group:
     positions: int = 1  # of a row in the products of a `Gram`
 
 
+@dataclass(frozen=True, eq=False)
 class Plan(ABC):
     """How the tangents of rows of one shape are computed."""
 
     network: Network
-
-    @property
-    @abstractmethod
-    def n_outputs(self) -> int:
-        """The number c of outputs."""
+    n_outputs: int  # c
 
     @property
     @abstractmethod
@@ -125,24 +122,25 @@ class Plan(ABC):
         """The tangents of these rows, by the names of the parameters."""
 
 
+@dataclass(frozen=True)
+class Ends:
+    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), if the net ends this way."""
+
+    output: int | None = None
+    hidden: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class RecordedPlan(Plan):
-    """A plan from watching the forward pass of two rows."""
+    """A plan from watching the forward pass of two rows; by default it goes through per-row Jacobians alone."""
 
-    network: Network
-    outputs: int
-    signature: tuple[object, ...]
-    rows: tuple[Rows | None, ...]  # for each use
-    groups: tuple[Group, ...]
-    ends: Ends
     opaque: tuple[str, ...]
     vmapped: bool
     activations: int  # numbers per row
-
-    @property
-    def n_outputs(self) -> int:
-        """As observed."""
-        return self.outputs
+    signature: tuple[object, ...] = ()
+    rows: tuple[Rows | None, ...] = ()  # for each use
+    groups: tuple[Group, ...] = ()
+    ends: Ends = Ends()
 
     @property
     def positions(self) -> int:
@@ -194,39 +192,23 @@ class RecordedPlan(Plan):
         return not _reached(self.network, self._unused, seen)
 
 
-@dataclass(frozen=True)
-class Ends:
-    """The use that makes the output, f = s(W h), and the one before it, h = φ(a), if the net ends this way."""
-
-    output: int | None = None
-    hidden: int | None = None
-
-
 def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> RecordedPlan:
     """A plan for rows like those of `x`, (2, …)."""
     one, two = observe(network, x, name)
-    signature = _signature(two)
+    signature, n_outputs, activations = _signature(two), two.output.shape[1], two.activations // 2
     rows = tuple(_rows_in(*pair) for pair in zip(one.values, two.values, strict=False))
     if _signature(one) != signature:
-        return jacobian_plan(network, two.output.shape[1], two.activations // 2, x)
+        return jacobian_plan(network, n_outputs, activations, x)
     uses = [i for i, use in enumerate(two.uses) if use.parameter in network.selected]
     opaque = one.opaque | two.opaque | {two.uses[i].parameter for i in uses if not _explained(two.uses[i], rows[i])}
     unseen = [name for name in network.selected if name not in opaque | {use.parameter for use in two.uses}]
     opaque = (opaque | set(_reached(network, unseen, two))) & set(network.selected)
     ends = _ends(two, rows)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
-    plan = RecordedPlan(
-        network,
-        outputs=two.output.shape[1],
-        signature=signature,
-        rows=rows,
-        groups=groups,
-        ends=ends,
-        opaque=tuple(name for name in network.selected if name in opaque),
-        vmapped=bool(opaque) and _vmap_works(network, opaque, x),
-        activations=two.activations // 2,
-    )
-    return plan if _witness_agrees(plan, two) else jacobian_plan(network, plan.n_outputs, plan.activations, x)
+    in_order = tuple(name for name in network.selected if name in opaque)
+    vmapped = bool(opaque) and _vmap_works(network, opaque, x)
+    plan = RecordedPlan(network, n_outputs, in_order, vmapped, activations, signature, rows, groups, ends)
+    return plan if _witness_agrees(plan, two) else jacobian_plan(network, n_outputs, activations, x)
 
 
 def _reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
@@ -357,29 +339,14 @@ def _explained(use: Use, rows: Rows | None) -> bool:
 
 def jacobian_plan(network: Network, n_outputs: int, activations: int, x: Tensor) -> RecordedPlan:
     """The plan that uses automatic differentiation alone; `x` are two rows to try it on."""
-    return RecordedPlan(
-        network,
-        outputs=n_outputs,
-        signature=(),
-        rows=(),
-        groups=(),
-        ends=Ends(),
-        opaque=network.selected,
-        vmapped=_vmap_works(network, network.selected, x),
-        activations=activations,
-    )
+    return RecordedPlan(network, n_outputs, network.selected, _vmap_works(network, network.selected, x), activations)
 
 
 # --- which form for which parameter ---------------------------------------------------------------------------------
 
 
 def _groups(
-    network: Network,
-    two: Record,
-    rows: Sequence[Rows | None],
-    ends: Ends,
-    opaque: set[str],
-    question: Question,
+    network: Network, two: Record, rows: Sequence[Rows | None], ends: Ends, opaque: set[str], question: Question
 ) -> Iterator[Group]:
     by_name: dict[str, list[int]] = {}
     for index, use in enumerate(two.uses):
@@ -390,8 +357,10 @@ def _groups(
     if not question.components:  # a weight and its bias share the product of signals, the larger of the two
         for name, uses in by_name.items():
             twin = _twin(two, uses)
-            if twin in by_name and forms[twin].form in _WITH_BIAS and _same_maps(two, uses, by_name[twin]):
-                merged.add(name)
+            if twin in by_name and forms[twin].form in _WITH_BIAS:
+                edges, others = ([two.uses[i].edge for i in part] for part in (uses, by_name[twin]))
+                if edges == others:
+                    merged.add(name)
     partners = {_twin(two, by_name[name]): name for name in merged}
     for name, uses in by_name.items():
         if name not in merged:
@@ -403,10 +372,6 @@ def _groups(
 def _twin(two: Record, uses: Sequence[int]) -> str | None:
     twins = {use.twin if isinstance(use := two.uses[i], OuterUse) else None for i in uses}
     return twins.pop() if len(twins) == 1 else None
-
-
-def _same_maps(two: Record, uses: Sequence[int], others: Sequence[int]) -> bool:
-    return [two.uses[i].edge for i in uses] == [two.uses[i].edge for i in others]
 
 
 @dataclass(frozen=True)
@@ -626,13 +591,8 @@ class _Builder:
         if group.form is Form.DENSE:
             self.prepared = [use.prepared(rows) for use, rows in zip(self.uses, self.rows, strict=True)]
         else:
-            self.features = torch.cat(
-                [_features(use, rows) for use, rows in zip(self.uses, self.rows, strict=True)], dim=-2 + self._ids
-            )
-
-    @property
-    def _ids(self) -> bool:
-        return isinstance(self.uses[0], LookupUse)
+            features = [_features(use, rows) for use, rows in zip(self.uses, self.rows, strict=True)]
+            self.features = torch.cat(features, dim=1 if features[0].ndim == 2 else 2)  # (n, T) ids or (n, G, T, I)
 
     def take(self, i: int, signals: Sequence[Tensor | None]) -> None:
         shapes = (use.output_shape for use in self.uses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from kontrast.checks import in_words, require_not_negative, require_whole, resolve_generator
 from kontrast.errors import ConvergenceError, InputError
-from kontrast.linalg.operators import Matrix, Operator, OperatorLike, as_operator
+from kontrast.linalg.operators import Matrix, OfFunction, Operator, OperatorLike, as_operator
 
 RANK = 500  # of the preconditioner: 80 MB of vectors and some seconds at n = 20,000
 STRIP = 2**24  # entries of a matrix that are converted to float64 at a time
@@ -50,9 +51,7 @@ def nystrom_preconditioner(
     ridge: float,
     rank: int = RANK,
     generator: torch.Generator | None = None,
-    n: int | None = None,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **of_function: Unpack[OfFunction],
 ) -> NystromPreconditioner:
     """A preconditioner of K + ridge I for `ridge_solve`, from the product of K with `rank` random vectors.
 
@@ -64,11 +63,9 @@ def nystrom_preconditioner(
         ridge: The ridge of the system.
         rank: How many eigenvalues are removed; at most n.
         generator: Draws the random vectors; seed 0 by default.
-        n: The size, for a function.
-        dtype: The number type of a function; float64 by default.
-        device: The device of a function; the CPU by default.
+        **of_function: `n`, `dtype` and `device` of a function.
     """
-    A = as_operator(K, n=n, dtype=dtype, device=device, name="K")
+    A = as_operator(K, **of_function, name="K")
     require_not_negative(ridge=ridge)
     rank, generator = require_whole("rank", rank), resolve_generator(generator)
     drawn = torch.randn(A.n, min(rank, A.n), generator=generator, dtype=torch.float64, device=generator.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from scipy.linalg import eigh as scipy_eigh
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from kontrast.checks import require_between, require_whole, resolve_generator
 from kontrast.errors import ConvergenceError, InputError
-from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
+from kontrast.linalg.operators import OfFunction, Operator, OperatorLike, as_operator, require_symmetric
 
 DENSE_BELOW = 1000  # a matrix of no more rows is decomposed whole, in 0.2 s on one core
 DIRECT_BELOW = 4000  # n up to which some eigenpairs of a given matrix are found directly on a CPU, in 15 s at most
@@ -58,12 +59,10 @@ def top_eigenpairs(
     k: int,
     *,
     metric: OperatorLike | None = None,
-    n: int | None = None,
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **of_function: Unpack[OfFunction],
 ) -> Eigenpairs:
     r"""The k algebraically largest eigenvalues of a symmetric operator and their orthonormal eigenvectors.
 
@@ -81,42 +80,37 @@ def top_eigenpairs(
             `shape` and `@`, or a function of (n, b) blocks.
         k: How many pairs.
         metric: The matrix or operator K; the standard inner product by default.
-        n: The size, for a function.
         generator: Draws the start block; seed 0 by default.
         tolerance: The largest residual, relative to the largest |eigenvalue|; 1e-10 for float64 and 1e-5 for float32,
             in a metric 1e-8 and 1e-4.
         max_steps: The most blocks that Lanczos multiplies.
-        dtype: The number type of a function; float64 by default.
-        device: The device of a function; the CPU by default.
+        **of_function: `n`, `dtype` and `device` of a function.
 
     Raises:
         ConvergenceError: The residuals stayed above `tolerance`.
     """
-    A = as_operator(operator, n=n, dtype=dtype, device=device)
+    A = as_operator(operator, **of_function)
     K = None if metric is None else as_operator(metric, n=A.n, dtype=A.dtype, device=A.device, name="metric")
     k = require_whole("k", k, most=A.n)
     tolerance = _tolerance(A, K, tolerance)
     if _is_small(A, k):
-        solve = _dense if K is None else _dense_in_metric
-        return solve(A, K, k, tolerance, _algebraic)
+        return _dense(A, k, tolerance, _algebraic) if K is None else _dense_in_metric(A, K, k, tolerance)
     return _lanczos(A, K, k, tolerance, _algebraic, generator, max_steps)
 
 
 def spectral_norm(
     operator: OperatorLike,
     *,
-    n: int | None = None,
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **of_function: Unpack[OfFunction],
 ) -> SpectralNorm:
     """The largest |eigenvalue| of a symmetric operator, from both ends of one Lanczos run; see `top_eigenpairs`."""
-    A = as_operator(operator, n=n, dtype=dtype, device=device)
+    A = as_operator(operator, **of_function)
     tolerance = _tolerance(A, None, tolerance)
     if _is_small(A, 1):
-        pair = _dense(A, None, 1, tolerance, torch.abs)
+        pair = _dense(A, 1, tolerance, torch.abs)
     else:
         pair = _lanczos(A, None, 1, tolerance, torch.abs, generator, max_steps)
     return SpectralNorm(float(pair.values[0].abs()), float(pair.residuals[0]))
@@ -125,21 +119,19 @@ def spectral_norm(
 def extreme_eigenvalues(
     operator: OperatorLike,
     *,
-    n: int | None = None,
     generator: torch.Generator | None = None,
     tolerance: float | None = None,
     max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **of_function: Unpack[OfFunction],
 ) -> ExtremeEigenvalues:
     """The largest and the smallest eigenvalue of a symmetric operator; see `top_eigenpairs`.
 
     Of a kernel above n = 1000 the small end converges slowly, and is exact only to tolerance × the largest.
     """
-    A = as_operator(operator, n=n, dtype=dtype, device=device)
+    A = as_operator(operator, **of_function)
     tolerance = _tolerance(A, None, tolerance)
     if _is_small(A, 1):
-        pairs = _dense(A, None, A.n, tolerance, _algebraic)
+        pairs = _dense(A, A.n, tolerance, _algebraic)
         largest, smallest = float(pairs.values[0]), float(pairs.values[-1])
         residual = A.n * torch.finfo(A.dtype).eps
     else:
@@ -230,7 +222,7 @@ def _is_small(A: Operator, k: int) -> bool:
     return full or (A.matrix is not None and A.n <= DENSE_BELOW)
 
 
-def _dense(A: Operator, K: Operator | None, k: int, tolerance: float, order: Order) -> Eigenpairs:
+def _dense(A: Operator, k: int, tolerance: float, order: Order) -> Eigenpairs:
     matrix = A.dense()
     require_symmetric(matrix.to(A.dtype), A.name, n_sampled=A.n)
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
@@ -239,13 +231,12 @@ def _dense(A: Operator, K: Operator | None, k: int, tolerance: float, order: Ord
     return _result(A, values[top], vectors[:, top], residual, values.abs().max(), tolerance)
 
 
-def _dense_in_metric(A: Operator, K: Operator | None, k: int, tolerance: float, order: Order) -> Eigenpairs:
+def _dense_in_metric(A: Operator, K: Operator, k: int, tolerance: float) -> Eigenpairs:
     r"""With K = U s U^T and u = s^½ U^T v the problem is B u = λ u for B = s^½ (U^T A U) s^-½, symmetric.
 
     Entry (i, j) carries √(s_i/s_j): for s ascending the upper triangle never amplifies rounding, so B is read from
     there alone, however ill-conditioned K is.
     """
-    assert K is not None
     matrix, gram = A.dense(), K.dense()
     s, U = torch.linalg.eigh((gram + gram.mT) / 2)
     noise = A.n * torch.finfo(A.dtype).eps * float(s.abs().max())
@@ -258,7 +249,7 @@ def _dense_in_metric(A: Operator, K: Operator | None, k: int, tolerance: float, 
     B = (root[:, None] * inside / root[None, :]).triu()
     _require_self_adjoint(gram @ matrix, A.dtype)
     values, u = torch.linalg.eigh(B, UPLO="U")
-    top = order(values).argsort(descending=True)[:k]
+    top = values.argsort(descending=True)[:k]
     vectors = U @ (u[:, top] / root[:, None])
     error = matrix @ vectors - values[top] * vectors
     # K's norm through its factor: error^T K error would lose half the digits to the null space.

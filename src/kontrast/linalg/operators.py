@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -81,6 +81,14 @@ class Operator:
 OperatorLike = Matrix | Multiplier | Operator | Callable[[Tensor], Tensor]
 
 
+class OfFunction(TypedDict, total=False):
+    """The properties that a matrix knows and a function does not; arguments of all that takes an `OperatorLike`."""
+
+    n: int | None  # the size; a function needs it
+    dtype: torch.dtype | str | None  # the number type; float64 by default
+    device: torch.device | str | None  # the CPU by default
+
+
 def as_operator(
     operator: OperatorLike,
     *,
@@ -89,10 +97,7 @@ def as_operator(
     device: torch.device | str | None = None,
     name: str = "operator",
 ) -> Operator:
-    """`operator` as an `Operator`; `n`, `dtype` and `device` are needed only where it does not know its own.
-
-    A function is taken to work in float64 on the CPU unless told otherwise.
-    """
+    """`operator` as an `Operator`; `n`, `dtype` and `device` are those of `OfFunction`."""
     if isinstance(operator, Operator):
         return operator
     if not callable(operator) and not hasattr(operator, "shape"):

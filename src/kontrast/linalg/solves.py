@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_between,
-    require_callable,
-    require_choice,
-    require_finite,
-    require_finite_not_negative,
-    require_floating,
-    require_generator,
-    require_shape,
-    require_whole,
-)
+from kontrast import checks
 from kontrast.errors import ConvergenceError, InputError
 from kontrast.linalg.conjugate_gradients import NotPositiveError, Preconditioner, conjugate_gradients, product_in_double
 from kontrast.linalg.eigen import entry_rounding, extreme_eigenvalues
-from kontrast.linalg.operators import Operator, OperatorLike, as_operator, require_symmetric
+from kontrast.linalg.operators import OfFunction, Operator, OperatorLike, as_operator, require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 METHODS = ("auto", "cholesky", "cg")
@@ -72,19 +62,17 @@ class RidgeSystem:
         preconditioner: Preconditioner | None = None,
         tolerance: float | None = None,
         max_steps: int = 1000,
-        n: int | None = None,
-        dtype: torch.dtype | str | None = None,
-        device: torch.device | str | None = None,
+        **of_function: Unpack[OfFunction],
     ) -> None:
-        self.operator = as_operator(K, n=n, dtype=dtype, device=device, name="K")
-        require_choice("method", method, METHODS)
-        require_finite_not_negative(ridge=ridge)
+        self.operator = as_operator(K, **of_function, name="K")
+        checks.require_choice("method", method, METHODS)
+        checks.require_finite_not_negative(ridge=ridge)
         if preconditioner is not None:
-            require_callable("preconditioner", preconditioner, "pass a function of (n, b) blocks")
+            checks.require_callable("preconditioner", preconditioner, "pass a function of (n, b) blocks")
         if tolerance is not None:
-            require_between("tolerance", tolerance, 0, 1, low_included=False, high_included=False)
+            checks.require_between("tolerance", tolerance, 0, 1, low_included=False, high_included=False)
         self.ridge, self.preconditioner = float(ridge), preconditioner
-        self.max_steps = require_whole("max_steps", max_steps)
+        self.max_steps = checks.require_whole("max_steps", max_steps)
         self.tolerance = TOLERANCE[self.operator.dtype] if tolerance is None else float(tolerance)
         self.is_exact = method == "cholesky" or (method == "auto" and self.operator.tensor is not None)
         self._factor: Tensor | None = None
@@ -156,12 +144,7 @@ class RidgeSystem:
         goal = self.tolerance if goal is None else goal
         try:
             return conjugate_gradients(
-                self.operator,
-                B,
-                self.ridge,
-                goal=goal,
-                max_steps=self.max_steps,
-                preconditioner=self.preconditioner,
+                self.operator, B, self.ridge, goal=goal, max_steps=self.max_steps, preconditioner=self.preconditioner
             )
         except NotPositiveError:
             raise _not_positive(self.operator, self.ridge, "ridge") from None
@@ -176,18 +159,21 @@ class RidgeSystem:
         return self._factor
 
 
-def ridge_solve(
-    K: OperatorLike,
-    targets: Tensor,
-    *,
-    ridge: float,
-    method: str = "auto",
-    preconditioner: Preconditioner | None = None,
-    tolerance: float | None = None,
-    max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-) -> RidgeSolution:
+class RidgeOptions(TypedDict, total=False):
+    """The options of `ridge_solve`, by which a `RidgeSystem` is made."""
+
+    ridge: Required[float]  # at least 0
+    method: str  # "cholesky", "cg" or "auto", the default: Cholesky for a torch matrix
+    # Of conjugate gradients: a function of (n, b) blocks close to (K + ridge I)^-1, symmetric and positive definite,
+    # as `nystrom_preconditioner` makes it; the largest relative residual; the most steps, all starts together.
+    preconditioner: Preconditioner | None
+    tolerance: float | None
+    max_steps: int
+    dtype: torch.dtype | str | None  # of a function, like the next; see `OfFunction`
+    device: torch.device | str | None
+
+
+def ridge_solve(K: OperatorLike, targets: Tensor, **options: Unpack[RidgeOptions]) -> RidgeSolution:
     """Weights α of kernel ridge regression, (K + ridge I) α = targets for targets (n,) or (n, c).
 
     A torch matrix is factorised by Cholesky (n³/3 multiplications), which needs one more matrix of its size. Everything
@@ -201,49 +187,29 @@ def ridge_solve(
     Args:
         K: Positive semidefinite.
         targets: Of the kernel's number type, or float64.
-        ridge: At least 0.
-        method: "cholesky", "cg" or "auto", which is Cholesky for a torch matrix.
-        preconditioner: For conjugate gradients: a function of (n, b) blocks close to (K + ridge I)^-1, symmetric and
-            positive definite; `nystrom_preconditioner` makes one.
-        tolerance: Of conjugate gradients.
-        max_steps: Of conjugate gradients, all starts together.
-        dtype: The number type of a function; float64 by default.
-        device: The device of a function; the CPU by default.
+        **options: `RidgeOptions`.
 
     Raises:
         InputError: K + ridge I is not positive definite; the text says which rows of K coincide, if two do, and which
             ridge makes it so.
         ConvergenceError: Conjugate gradients did not reach the tolerance.
     """
-    system = _system_for(
-        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
-        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
-    )  # fmt: skip
-    return system.solve(targets)
+    return _system_for(K, targets, options).solve(targets)
 
 
 def leave_one_out(
     K: OperatorLike,
     targets: Tensor,
     *,
-    ridge: float,
     n_points: int | None = None,
     generator: torch.Generator | None = None,
-    method: str = "auto",
-    preconditioner: Preconditioner | None = None,
-    tolerance: float | None = None,
-    max_steps: int = 1000,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
+    **options: Unpack[RidgeOptions],
 ) -> LeaveOneOut:
     """Errors of kernel ridge regression at points it was not trained on, without training it again.
 
     See `RidgeSystem.leave_one_out`; the other arguments are those of `ridge_solve`.
     """
-    system = _system_for(
-        targets, K, ridge=ridge, method=method, preconditioner=preconditioner,
-        tolerance=tolerance, max_steps=max_steps, dtype=dtype, device=device,
-    )  # fmt: skip
+    system = _system_for(K, targets, options)
     return system.leave_one_out(system.solve(targets).weights, n_points=n_points, generator=generator)
 
 
@@ -263,9 +229,9 @@ def gp_posterior(
         noise_variance: The variance σ², at least 0.
     """
     L, B, half = _factors(K_train, K_cross, targets, noise_variance)
-    require_floating("k_test", k_test)
+    checks.require_floating("k_test", k_test)
     fix = "pass the diagonal of the test kernel, or call gp_covariance for a full covariance"
-    require_shape("k_test", k_test, (K_cross.shape[0],), fix)
+    checks.require_shape("k_test", k_test, (K_cross.shape[0],), fix)
     mean = half.mT @ torch.linalg.solve_triangular(L, B, upper=False)
     variance = k_test - half.square().sum(0)
     _check_variance(variance, k_test)
@@ -278,7 +244,7 @@ def gp_covariance(K_train: Tensor, K_cross: Tensor, K_test: Tensor, *, noise_var
     `gp_covariance(k(x, x), k(new, x), k(new, new), noise_variance=0.1)`; the arguments are those of `gp_posterior`.
     """
     _, _, half = _factors(K_train, K_cross, K_train[:, :1], noise_variance)
-    require_shape("K_test", K_test, (K_cross.shape[0],) * 2)
+    checks.require_shape("K_test", K_test, (K_cross.shape[0],) * 2)
     covariance = K_test - half.mT @ half
     _check_variance(covariance.diagonal(), K_test.diagonal())
     return covariance
@@ -291,7 +257,7 @@ def log_marginal_likelihood(K: Tensor, targets: Tensor, *, noise_variance: float
     """
     A = as_operator(K, name="K")
     B = _checked_targets(A, targets, wider=False)
-    require_finite_not_negative(noise_variance=noise_variance)
+    checks.require_finite_not_negative(noise_variance=noise_variance)
     L = _cholesky(A, noise_variance, name="noise_variance")
     fit = torch.linalg.solve_triangular(L, B, upper=False).square().sum(0)
     value: Tensor = -0.5 * fit - L.diagonal().log().sum() - 0.5 * A.n * math.log(2 * math.pi)
@@ -302,7 +268,7 @@ def _factors(K_train: Tensor, K_cross: Tensor, targets: Tensor, noise_variance: 
     """L with L L^T = K + noise_variance·I, the targets as (n, c), and L^-1 K_cross^T."""
     A = as_operator(K_train, name="K_train")
     B = _checked_targets(A, targets, wider=False)
-    require_finite_not_negative(noise_variance=noise_variance)
+    checks.require_finite_not_negative(noise_variance=noise_variance)
     _check_cross(A, K_cross, "K_train", wider=False)
     L = _cholesky(A, noise_variance, name="noise_variance")
     return L, B, torch.linalg.solve_triangular(L, K_cross.mT, upper=False)
@@ -317,14 +283,14 @@ def _check_variance(variance: Tensor, prior: Tensor) -> None:
         )
 
 
-def _system_for(targets: Tensor, K: OperatorLike, **options: Any) -> RidgeSystem:
-    require_floating("targets", targets, LABELS)
+def _system_for(K: OperatorLike, targets: Tensor, options: RidgeOptions) -> RidgeSystem:
+    checks.require_floating("targets", targets, LABELS)
     return RidgeSystem(K, n=None if hasattr(K, "shape") else len(targets), **options)
 
 
 def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wider: bool = True) -> Tensor:
     """The targets as (n, c), on the kernel's device and in its number type (`wider`: or float64), or a refusal."""
-    require_floating(name, targets, LABELS)
+    checks.require_floating(name, targets, LABELS)
     if targets.ndim not in (1, 2) or targets.shape[0] != A.n or targets.numel() == 0:
         raise InputError(f"{name} must be ({A.n},) or ({A.n}, c) like the kernel, got {tuple(targets.shape)}")
     if targets.dtype not in (A.dtype, torch.float64 if wider else A.dtype) or targets.device != A.device:
@@ -332,15 +298,15 @@ def _checked_targets(A: Operator, targets: Tensor, *, name: str = "targets", wid
             f"{name} are {targets.dtype} on {targets.device} and the kernel is {A.dtype} on {A.device}; "
             f"convert them with {name}.to(...)"
         )
-    require_finite(name, targets, "leave those rows out")
+    checks.require_finite(name, targets, "leave those rows out")
     return targets.detach().reshape(A.n, -1)
 
 
 def _check_cross(A: Operator, K_cross: Tensor, name: str, *, wider: bool = True) -> None:
-    require_floating("K_cross", K_cross)
+    checks.require_floating("K_cross", K_cross)
     fix = "put test points in rows and training points in columns: is it transposed?"
-    require_shape("K_cross", K_cross, ("m", A.n), fix)
-    require_finite("K_cross", K_cross)
+    checks.require_shape("K_cross", K_cross, ("m", A.n), fix)
+    checks.require_finite("K_cross", K_cross)
     if K_cross.dtype not in (A.dtype, torch.float64 if wider else A.dtype) or K_cross.device != A.device:
         raise InputError(
             f"K_cross must be like {name}, {A.dtype} on {A.device}, got {K_cross.dtype} on {K_cross.device}"
@@ -351,12 +317,12 @@ def _some_points(n: int, n_points: int | None, generator: torch.Generator | None
     """All n rows, or some drawn without replacement."""
     if n_points is None or n_points == n:
         return torch.arange(n)
-    n_points = require_whole("n_points", n_points, least=2, most=n)
+    n_points = checks.require_whole("n_points", n_points, least=2, most=n)
     if generator is None:
         raise InputError(
             f"{n_points} of {n} points are drawn at random: pass generator=torch.Generator().manual_seed(0)"
         )
-    require_generator(generator)
+    checks.require_generator(generator)
     return torch.randperm(n, generator=generator, device=generator.device)[:n_points].sort().values
 
 

@@ -12,14 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kontrast.checks import (
-    require_choice,
-    require_floating,
-    require_not_negative,
-    require_positive,
-    require_shape,
-    require_type,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.losses._checks import require_rows
 from kontrast.losses.general import LogSoftmax
@@ -35,13 +28,13 @@ def check_options(**options: Any) -> None:
     """Refuse a value that a named loss does not take for its option of this name."""
     for name, value in options.items():
         if name in CHOICES:
-            require_choice(name, value, CHOICES[name])
+            checks.require_choice(name, value, CHOICES[name])
         elif name in POSITIVE:
-            require_positive(**{name: value})
+            checks.require_positive(**{name: value})
         elif name in NOT_NEGATIVE:
-            require_not_negative(**{name: value})
+            checks.require_not_negative(**{name: value})
         else:
-            require_type(name, value, bool, "pass True or False")
+            checks.require_type(name, value, bool, "pass True or False")
 
 
 def info_nce(
@@ -50,7 +43,8 @@ def info_nce(
     r"""InfoNCE (van den Oord et al. 2018) with in-batch negatives of the key view, as in CLIP.
 
     $\frac1n \sum_i -\log \big(e^{q_i^\top k_i/τ} / \sum_j e^{q_i^\top k_j/τ}\big)$: cross-entropy over the n keys, the
-    positive among them, n − 1 negatives.
+    positive among them, n − 1 negatives. `info_nce(query, key).total.backward()` trains. Terms: `alignment` (mean of
+    −s⁺/τ) and `uniformity` (mean log of the denominator).
 
     Args:
         query: Embeddings (n, z), n ≥ 2.
@@ -58,10 +52,6 @@ def info_nce(
         temperature: τ > 0.
         symmetric: Average with the loss in which key and query change places.
         normalize: Divide each row by its norm (cosine similarity); False takes plain dot products.
-
-    Returns:
-        A `LossValue`: `info_nce(query, key).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
-        `uniformity` (mean log of the denominator).
     """
     require_rows(2, query=query, key=key)
     check_options(temperature=temperature, symmetric=symmetric, normalize=normalize)
@@ -81,6 +71,8 @@ def nt_xent(
 
     The positive of a row is always its twin in the other view, and it stands in the denominator. The defaults are
     SimCLR's and equal the `NTXentLoss` of pytorch-metric-learning on both views concatenated.
+    `nt_xent(view_a, view_b).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and `uniformity` (mean log of
+    the denominator).
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2; normalised here.
@@ -89,10 +81,6 @@ def nt_xent(
         negatives: "both": all other samples in both views (2n − 2). "cross": in the other view (n − 1, `info_nce`).
             "intra": in the view of the anchor (n − 1).
         symmetric: True: mean over the anchors of both views. False: anchors from `view_a` alone.
-
-    Returns:
-        A `LossValue`: `nt_xent(view_a, view_b).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
-        `uniformity` (mean log of the denominator).
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     check_options(temperature=temperature, negatives=negatives, symmetric=symmetric)
@@ -104,21 +92,18 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07
 
     $\frac1n \sum_i -\log \big(e^{q_i^\top k_i/τ} / (e^{q_i^\top k_i/τ} + \sum_j e^{q_i^\top c_j/τ})\big)$ with $c_j$
     the queue; other keys of the batch are no negatives. `key` and `queue` are detached: only `query` has a gradient.
-    The caller fills the queue and moves the key encoder.
+    The caller fills the queue and moves the key encoder. `moco(query, key, queue).total.backward()` trains. Terms:
+    `alignment` (mean of −s⁺/τ) and `uniformity` (mean log of the denominator).
 
     Args:
         query: Embeddings (n, z); normalised here, like the others.
         key: Their positives (n, z) from the momentum encoder.
         queue: Stored keys (K, z), K ≥ 1.
         temperature: τ > 0.
-
-    Returns:
-        A `LossValue`: `moco(query, key, queue).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and
-        `uniformity` (mean log of the denominator).
     """
     require_rows(query=query, key=key)
-    require_floating("queue", queue, "use queue.float()")
-    require_shape("queue", queue, ("K", query.shape[1]), "pass one stored key per row")
+    checks.require_floating("queue", queue, "use queue.float()")
+    checks.require_shape("queue", queue, ("K", query.shape[1]), "pass one stored key per row")
     check_options(temperature=temperature)
     q, k, c = _unit(query), _unit(key.detach()), _unit(queue.detach())
     s_pos = (q * k).sum(-1, keepdim=True)
@@ -137,6 +122,7 @@ def triplet(
 
     The mean is over **all** triplets, also those at zero; pytorch-metric-learning's default averages the nonzero ones,
     its `MeanReducer` gives this loss. Embeddings are not normalised unless the distance is "cosine".
+    `triplet(anchor, positive, negative).total.backward()` trains. Term: `hinge`, the loss itself.
 
     Args:
         anchor: Embeddings (n, z).
@@ -144,9 +130,6 @@ def triplet(
         negative: Shape (n, z).
         margin: At least 0.
         distance: "euclidean" ‖a − b‖, "squared" ‖a − b‖² or "cosine" 1 − cos(a, b).
-
-    Returns:
-        A `LossValue`: `triplet(anchor, positive, negative).total.backward()` trains. Term: `hinge`, the loss itself.
     """
     require_rows(anchor=anchor, positive=positive, negative=negative)
     check_options(margin=margin, distance=distance)
@@ -167,13 +150,11 @@ def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
     $-\frac2n \sum_i a_i^\top b_i + \frac{1}{n(n-1)} \sum_{i \neq j} (a_i^\top b_j)^2$: unbiased for
     $-2\,\mathbb{E}[f(x)^\top f(x^+)] + \mathbb{E}[(f(x)^\top f(x'))^2]$, which is $\|\bar A - F F^\top\|_F^2$ up to a
     constant. Plain dot products, nothing is normalised; the squares run over distinct samples across the two views.
+    `spectral_contrastive(view_a, view_b).total.backward()` trains. Terms: `attraction`, `repulsion`.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2.
         view_b: The other view of the same samples (n, z).
-
-    Returns:
-        A `LossValue`: `spectral_contrastive(view_a, view_b).total.backward()` trains. Terms: `attraction`, `repulsion`.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     attraction = -2 * (view_a * view_b).sum(-1).mean()
@@ -188,20 +169,18 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
     $\mathrm{mean}_i \frac{1}{|P(i)|} \sum_{p \in P(i)} -\log \big(e^{s_{ip}/τ} / \sum_{a \neq i} e^{s_{ia}/τ}\big)$.
     Rows without a positive are left out of the mean (the loss is 0 when there is none at all), as in the loss of this
     name in pytorch-metric-learning. With distinct labels and v = 2 it is `nt_xent`.
+    `supcon(features, labels).total.backward()` trains. Terms: `alignment` (mean of −s/τ over positives) and
+    `uniformity` (mean log of the denominator).
 
     Args:
         features: Embeddings (n, v, z) of v views, n · v ≥ 2; normalised here.
         labels: Shape (n,).
         temperature: τ > 0.
-
-    Returns:
-        A `LossValue`: `supcon(features, labels).total.backward()` trains. Terms: `alignment` (mean of −s/τ over
-        positives) and `uniformity` (mean log of the denominator).
     """
-    require_floating("features", features, "use features.float()")
-    require_shape("features", features, ("n", "v", "z"), "use features.unsqueeze(1) for one view")
+    checks.require_floating("features", features, "use features.float()")
+    checks.require_shape("features", features, ("n", "v", "z"), "use features.unsqueeze(1) for one view")
     n, v, z = features.shape
-    require_shape("labels", labels, (n,), "pass one label per sample")
+    checks.require_shape("labels", labels, (n,), "pass one label per sample")
     if n * v < 2:
         raise InputError(f"supcon needs at least 2 rows (n · v), got shape {(n, v, z)}; use a larger batch")
     check_options(temperature=temperature)
@@ -235,6 +214,7 @@ def vicreg(
     - `covariance` × sum over the two views of the squared off-diagonal covariances, divided by z.
 
     Variance and covariance are unbiased (n − 1). A dimension without variance is safe: ε is below the root.
+    `vicreg(view_a, view_b).total.backward()` trains. Terms: `invariance`, `variance` and `covariance`, weights applied.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2; not normalised.
@@ -244,10 +224,6 @@ def vicreg(
         covariance: Weight of the third.
         gamma: Target standard deviation γ > 0.
         epsilon: ε > 0.
-
-    Returns:
-        A `LossValue`: `vicreg(view_a, view_b).total.backward()` trains. Terms: `invariance`, `variance` and
-        `covariance`, weights applied.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     check_options(invariance=invariance, variance=variance, covariance=covariance, gamma=gamma, epsilon=epsilon)
@@ -269,26 +245,22 @@ def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, e
     r"""Barlow Twins (Zbontar et al. 2021, eq. (1)): $\sum_i (1 - C_{ii})^2 + λ \sum_{i \neq j} C_{ij}^2$.
 
     C (z, z) is the cross-correlation of the two views over the batch, each standardised as the authors do by a batch
-    norm without scale: biased variance (n) plus ε below the root. A dimension without variance has C = 0, safely.
-    Sums over dimensions, not means.
+    norm without scale: biased variance (n) plus ε below the root. A dimension without variance has C = 0, safely. Sums
+    over dimensions, not means. `barlow_twins(view_a, view_b).total.backward()` trains. Terms: `diagonal` and
+    `off_diagonal`, weights applied.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2.
         view_b: The other view of the same samples (n, z).
         redundancy: λ ≥ 0.
         epsilon: ε > 0.
-
-    Returns:
-        A `LossValue`: `barlow_twins(view_a, view_b).total.backward()` trains. Terms: `diagonal` and `off_diagonal`,
-        weights applied.
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     check_options(redundancy=redundancy, epsilon=epsilon)
     a, b = ((view - view.mean(0)) / (view.var(0, correction=0) + epsilon).sqrt() for view in (view_a, view_b))
     C = a.T @ b / view_a.shape[0]
     return _sum_of(
-        diagonal=(1 - C.diagonal()).square().sum(),
-        off_diagonal=redundancy * _off_diagonal(C).square().sum(),
+        diagonal=(1 - C.diagonal()).square().sum(), off_diagonal=redundancy * _off_diagonal(C).square().sum()
     )
 
 
@@ -296,14 +268,12 @@ def non_contrastive(prediction: Tensor, target: Tensor) -> LossValue:
     r"""Negative cosine similarity of SimSiam (Chen and He 2021, eq. (1)): $-\frac1n \sum_i \cos(p_i, t_i)$.
 
     `target` is detached, the stop-gradient without which the loss collapses. One direction only; SimSiam averages
-    (p₁, z₂) and (p₂, z₁). BYOL's loss ‖p̄ − t̄‖² is 2 + 2 × this.
+    (p₁, z₂) and (p₂, z₁). BYOL's loss ‖p̄ − t̄‖² is 2 + 2 × this. `non_contrastive(prediction, target).total.backward()`
+    trains. Term: `alignment`, the loss.
 
     Args:
         prediction: Embeddings (n, z) after the predictor; normalised here, like the target.
         target: Shape (n, z).
-
-    Returns:
-        A `LossValue`: `non_contrastive(prediction, target).total.backward()` trains. Term: `alignment`, the loss.
     """
     require_rows(prediction=prediction, target=target)
     alignment = -(_unit(prediction) * _unit(target.detach())).sum(-1).mean()

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from kontrast.checks import (
-    require_finite,
-    require_floating,
-    require_matrix,
-    require_type,
-    require_whole,
-    resolve_generator,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.linalg import spectral_norm
 from kontrast.memory import rows_that_fit
@@ -59,10 +52,10 @@ def hessian_norm(
     Raises:
         ConvergenceError: A residual stayed above the tolerance.
     """
-    require_type("module", module, nn.Module)
+    checks.require_type("module", module, nn.Module)
     _require_deterministic(module)
-    require_floating("x", x)
-    require_finite("x", x, "leave those rows out")
+    checks.require_floating("x", x)
+    checks.require_finite("x", x, "leave those rows out")
     f, parameters = pure_function(module), parameters_of(module)
     try:
         with torch.no_grad():
@@ -75,8 +68,8 @@ def hessian_norm(
     if outputs.ndim != 2 or 0 in outputs.shape:
         raise InputError(f"the network must map x to outputs (n, c), not empty, got {tuple(outputs.shape)}")
     last = outputs.shape[1] - 1
-    which = range(last + 1) if output is None else [require_whole("output", output, least=0, most=last)]
-    generator = resolve_generator(generator)
+    which = range(last + 1) if output is None else [checks.require_whole("output", output, least=0, most=last)]
+    generator = checks.resolve_generator(generator)
     flat = torch.cat([p.flatten() for p in parameters.values()])
     found = [
         spectral_norm(
@@ -117,10 +110,10 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
             f"the exact Hessian norm is known for an MLP with depth=1, got "
             f"{f'depth={net.depth}' if isinstance(net, MLP) else type(net).__name__}; use hessian_norm"
         )
-    require_floating("x", x)
+    checks.require_floating("x", x)
     (V,), W = net.layers()
     x = (x.flatten(1) if x.ndim > 2 else x).to(W)
-    require_matrix("x", x, ("n", net.d_in))
+    checks.require_matrix("x", x, ("n", net.d_in))
     rows = rows_that_fit(8 * net.width * W.element_size(), len(x), memory=memory, device=W.device, what="hidden units")
     return net.scales[-1] * torch.cat([_largest_blocks(net, V, W, part) for part in torch.split(x, rows)])
 

@@ -15,16 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kontrast.checks import (
-    features_not_finite,
-    in_words,
-    require_finite_not_negative,
-    require_generator,
-    require_positive,
-    require_whole,
-    resolve_device,
-    resolve_dtype,
-)
+from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.nets.activations import Activation, activation_from
 from kontrast.nets.mlp import hidden_activations
@@ -70,9 +61,9 @@ class NetworkFeatures:
         cls, d_in: int, width: int, *, depth: int, activation: str | Activation, generator: torch.Generator
     ) -> NetworkFeatures:
         """Entries N(0, 1), drawn in float64 on the generator's device."""
-        d_in, width = require_whole("d_in", d_in), require_whole("width", width)
-        shapes = [(width, d_in)] + [(width, width)] * (require_whole("depth", depth) - 1)
-        require_generator(generator)
+        d_in, width = checks.require_whole("d_in", d_in), checks.require_whole("width", width)
+        shapes = [(width, d_in)] + [(width, width)] * (checks.require_whole("depth", depth) - 1)
+        checks.require_generator(generator)
         drawn = [torch.randn(s, generator=generator, dtype=torch.float64, device=generator.device) for s in shapes]
         return cls(drawn, activation)
 
@@ -109,9 +100,9 @@ class FourierFeatures:
     @classmethod
     def draw(cls, d_in: int, width: int, *, length_scale: float, generator: torch.Generator) -> FourierFeatures:
         """Frequencies N(0, 1/ℓ²), phases uniform."""
-        d_in, width = require_whole("d_in", d_in), require_whole("width", width)
-        require_positive(length_scale=length_scale)
-        require_generator(generator)
+        d_in, width = checks.require_whole("d_in", d_in), checks.require_whole("width", width)
+        checks.require_positive(length_scale=length_scale)
+        checks.require_generator(generator)
         where = generator.device
         omega = torch.randn(width, d_in, generator=generator, dtype=torch.float64, device=where) / length_scale
         return cls(omega, 2 * math.pi * torch.rand(width, generator=generator, dtype=torch.float64, device=where))
@@ -197,17 +188,17 @@ class PatchFeatures:
                 f"patches are cut from images (n, c, h, w), got samples of shape {tuple(x.shape)}; for rows give "
                 "image_shape, as in image_shape=(28, 28)"
             )
-        n_filters = require_whole("n_filters", n_filters, most=PATCHES_DRAWN // 2)
+        n_filters = checks.require_whole("n_filters", n_filters, most=PATCHES_DRAWN // 2)
         c, h, w = x.shape[1:]
         if min(h, w) < 2:
             raise InputError(f"images {c}×{h}×{w} are too small to cut patches from; use features='random'")
         side = min(h, w, max(3, round(min(h, w) / 5))) if size is None else size
-        side = require_whole("size", side, least=2, most=min(h, w), otherwise=f" for images {c}×{h}×{w}")
+        side = checks.require_whole("size", side, least=2, most=min(h, w), otherwise=f" for images {c}×{h}×{w}")
         fits = f" for images {h}×{w} and patches of side {side}"
-        grid = require_whole("grid", grid, most=min(h, w) - side + 1, otherwise=fits)
-        require_finite_not_negative(threshold=threshold)
-        require_positive(contrast_floor=contrast_floor)
-        require_generator(generator)
+        grid = checks.require_whole("grid", grid, most=min(h, w) - side + 1, otherwise=fits)
+        checks.require_finite_not_negative(threshold=threshold)
+        checks.require_positive(contrast_floor=contrast_floor)
+        checks.require_generator(generator)
         patches = _normalized(_draw_patches(x, side, generator).double(), contrast_floor)
         mean, whitening = _zca(patches)
         lively = patches[patches.square().mean(1) > FLAT][:n_filters]
@@ -238,15 +229,7 @@ class PatchFeatures:
     def to(self, device: torch.device | str, dtype: torch.dtype | str) -> PatchFeatures:
         """The same features elsewhere."""
         filters, offsets = _moved((self.filters, self.offsets), device, dtype)
-        return PatchFeatures(
-            filters,
-            offsets,
-            image_shape=self.image_shape,
-            grid=self.grid,
-            threshold=self.threshold,
-            sides=self.sides,
-            contrast_floor=self.contrast_floor,
-        )
+        return PatchFeatures.from_state({**self.state(), "filters": filters, "offsets": offsets})
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, c, h, w) → (n, M), some images at a time."""
@@ -266,8 +249,9 @@ class PatchFeatures:
             response = F.conv2d(x, self.filters)
         contrast = ((square - mean.square()).clamp(min=0) + self.contrast_floor**2).rsqrt()
         response.mul_(contrast).add_(self.offsets[:, None, None])
-        sides = [F.relu(response - self.threshold)] if self.sides == 1 else _both_sides(response, self.threshold)
-        return torch.cat([F.adaptive_avg_pool2d(side, self.grid).flatten(1) for side in sides], dim=1)
+        sides = [response] if self.sides == 1 else [response, -response]
+        pooled = [F.adaptive_avg_pool2d(F.relu(side - self.threshold), self.grid).flatten(1) for side in sides]
+        return torch.cat(pooled, dim=1)
 
 
 class EncoderFeatures:
@@ -300,7 +284,7 @@ class EncoderFeatures:
         good = isinstance(raw, Tensor | np.ndarray)
         out = torch.as_tensor(raw) if good else x
         if not good or out.ndim < 2 or len(out) != len(x) or not out.is_floating_point():
-            given = in_words(out if good else raw)
+            given = checks.in_words(out if good else raw)
             raise InputError(
                 f"the encoder must map a batch of {len(x)} samples to as many floating-point vectors, got {given}; "
                 "wrap it in a function that returns these"
@@ -346,7 +330,7 @@ class ScaledFeatures:
             return phi / root
         norm: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
         if not bool(torch.isfinite(norm).all()):  # φ/∞ would be 0, and look like a blank sample
-            raise features_not_finite()
+            raise checks.features_not_finite()
         return phi / (norm + root * self.delta)
 
 
@@ -368,42 +352,28 @@ class _evaluating:
 
 def median_distance(x: Tensor, *, generator: torch.Generator, n_rows: int = 1000) -> float:
     """The median distance between at most `n_rows` rows: the usual length scale of a Gaussian kernel."""
-    require_generator(generator)
-    rows = x.flatten(1)[
-        torch.randperm(len(x), generator=generator)[: require_whole("n_rows", n_rows, least=2)].to(x.device)
-    ].double()
-    distances = torch.pdist(rows)
+    checks.require_generator(generator)
+    chosen = torch.randperm(len(x), generator=generator)[: checks.require_whole("n_rows", n_rows, least=2)]
+    distances = torch.pdist(x.flatten(1)[chosen.to(x.device)].double())
     positive = distances[distances > 0]
     if len(positive) == 0:
         raise InputError("all samples are the same, so no length scale fits them; give samples that differ")
     return float(positive.median())
 
 
-def _both_sides(response: Tensor, threshold: float) -> list[Tensor]:
-    return [F.relu(response - threshold), F.relu(-response - threshold)]
-
-
 def _moved(tensors: Sequence[Tensor], device: torch.device | str, dtype: torch.dtype | str) -> list[Tensor]:
-    where, kind = resolve_device(device), resolve_dtype(dtype)
+    where, kind = checks.resolve_device(device), checks.resolve_dtype(dtype)
     return [tensor.to(device=where, dtype=kind) for tensor in tensors]
 
 
 def _draw_patches(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     """PATCHES_DRAWN patches at random places of random images, as rows (k, c·side²)."""
-    n, c, h, w = x.shape
-
-    def draw(below: int) -> Tensor:
-        return torch.randint(below, (PATCHES_DRAWN,), generator=generator, device=generator.device).to(x.device)
-
-    image, top, left = draw(n), draw(h - side + 1), draw(w - side + 1)
-    steps, channels = torch.arange(side, device=x.device), torch.arange(c, device=x.device)
-    patches = x[
-        image[:, None, None, None],
-        channels[:, None, None],
-        (top[:, None] + steps)[:, None, :, None],
-        (left[:, None] + steps)[:, None, None, :],
-    ]  # (k, c, side, side)
-    return patches.reshape(PATCHES_DRAWN, -1)
+    windows = x.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, places down, places across, side, side), a view
+    image, top, left = (
+        torch.randint(windows.shape[axis], (PATCHES_DRAWN,), generator=generator, device=generator.device).to(x.device)
+        for axis in (0, 2, 3)
+    )
+    return windows[image, :, top, left].flatten(1)
 
 
 def _normalized(patches: Tensor, floor: float) -> Tensor:
