@@ -36,7 +36,7 @@ class Small(Setting):
     instead: Mapping[Any, Any] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
 
-    def pick(self, *, quick: Any, full: Any, paper: Any) -> Any:
+    def pick(self, *, quick: Any, full: Any, paper: Any = None) -> Any:
         return self.instead.get(quick, quick)
 
 
@@ -243,7 +243,7 @@ BROKEN: list[tuple[str, Any, str, Break]] = [
     ("B.prop2", b.prop2, "frobenius_ball", within_operator_norms),
     ("B.prop3", b.prop3, "constrained_descent", with_keyword(constraint="operator")),
     ("B.prop3", b.prop3, "constrained_optimum", with_keyword(width=9)),
-    ("B.ex1", b.ex1, "scaled", unscaled),
+    ("B.ex1", b.ex1, "scaled_loss", unscaled),
     ("B.ex1", b.ex1, "contrastive_trace_loss", negatives_for_positives),
     ("B.ex1", b.ex1, "polar_step", of_equal_size),
     ("B.thm1", b.thm1, "orthogonal_net", gaussian_layers),
