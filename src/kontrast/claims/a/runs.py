@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from kontrast.bounds import Form
 from kontrast.claims.evidence import Panel
 from kontrast.claims.panels import log_steps, step_panel, width_panel
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
@@ -30,6 +31,7 @@ from kontrast.runs import padded
 RATE = 0.1  # 0.01 barely moves f, 1 converges
 DELTA = 0.01  # δ in the norms of cosine similarity
 MOST_PROBES = 10  # points at which tangent kernels are compared
+ALL_FORMS: tuple[Form, ...] = ("printed", "corrected", "sharp")  # of a bound
 
 
 def train(

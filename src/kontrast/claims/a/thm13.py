@@ -6,16 +6,13 @@ import math
 
 import numpy as np
 
-from kontrast.bounds import Form
-from kontrast.claims.a.runs import DELTA, probes_of
+from kontrast.claims.a.runs import ALL_FORMS, DELTA, probes_of
 from kontrast.claims.a.weight_paths import SETTING, bound_scale, weight_path
 from kontrast.claims.evidence import Evidence, Verdict, corrected, informative, judged, printed, shown
 from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, smallest, sweep
 from kontrast.lazy import theorem13
-
-ALL_FORMS: tuple[Form, ...] = ("printed", "corrected", "sharp")
 
 
 @claim(
