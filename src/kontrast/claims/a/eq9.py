@@ -25,7 +25,7 @@ from kontrast.pca import hidden_features, orthonormal_start, pair_features
 def equation_9(setting: Setting) -> Evidence:
     """Compare both sides for pairs of points and random networks, separately by the sign of the numerator."""
     above, signs, error = list[Tensor](), list[Tensor](), 0.0
-    for seed in setting.seeds(quick=10, full=40, paper=40):
+    for seed in setting.seeds(quick=10, full=40):
         x = setting.pairs(30, seed=seed).rows
         net = setting.net(x, 32, 4, seed=seed)
         phi = hidden_features(net, x)
