@@ -38,14 +38,28 @@ def until_convergence(setting: Setting) -> Evidence:
     times, kernel_norms = _norms_under_the_limit(setting)
     leaving_times, leaving_norms = _norms_of_a_narrow_network(setting)
     slow, fast = fit_power_law(times, kernel_norms), fit_power_law(leaving_times, leaving_norms)
-    settles = f"the change at step {last} is at most 1.3 times that at step 1,000, M ≥ 256"
-    by_a_third = "under a fixed kernel ‖f‖ grows as t^(1/3) (δ = 1)"
-    by_a_half = "at ηt ≫ M, ‖f‖ grows faster, as t^(1/2): the kernel grows with the weights (δ = 1, M = 32)"
     return judged(
-        printed("growth_after_1000", growth, settles, high=1.3),
+        printed(
+            "growth_after_1000",
+            growth,
+            f"the change at step {last} is at most 1.3 times that at step 1,000, M ≥ 256",
+            high=1.3,
+        ),
         printed("exponent_late", width_law(data.change.sel(t=last)), "it still falls with the width", high=-0.6),
-        corrected("norm_exponent_fixed_kernel", slow, by_a_third, low=0.313, high=0.353),
-        corrected("norm_exponent_narrow_network", fast, by_a_half, low=0.42, high=0.6),
+        corrected(
+            "norm_exponent_fixed_kernel",
+            slow,
+            "under a fixed kernel ‖f‖ grows as t^(1/3) (δ = 1)",
+            low=0.313,
+            high=0.353,
+        ),
+        corrected(
+            "norm_exponent_narrow_network",
+            fast,
+            "at ηt ≫ M, ‖f‖ grows faster, as t^(1/2): the kernel grows with the weights (δ = 1, M = 32)",
+            low=0.42,
+            high=0.6,
+        ),
         data=data.assign(
             norm_fixed_kernel=("time", kernel_norms), norm_narrow_network=("late_time", leaving_norms)
         ).assign_coords(time=times, late_time=leaving_times),

@@ -44,7 +44,6 @@ def infinite_width(setting: Setting) -> Evidence:
     data = sweep(widths, seeds, lambda w, s: limits[s].distance(setting.net(limits[s].pairs.x, w, 1, seed=s)))
     tops = xr.DataArray([float(limit.values[0]) for limit in limits], dims="seed")
     widest = seed_mean(data.unseen_error)[-1]
-    near = "at the largest width the outputs on new samples are within 5 % of their limit"
     return judged(
         *_exact_findings([limit.errors() for limit in limits[:3]]),
         *(
@@ -55,7 +54,12 @@ def infinite_width(setting: Setting) -> Evidence:
                 ("exponent_unseen", "unseen_error", "so do the outputs on new samples"),
             )
         ),
-        printed("unseen_error_widest", widest, near, high=0.05),
+        printed(
+            "unseen_error_widest",
+            widest,
+            "at the largest width the outputs on new samples are within 5 % of their limit",
+            high=0.05,
+        ),
         *shown(
             eigenvalue_error_widest=seed_mean(data.eigenvalue_error)[-1],
             sine_widest=seed_mean(data.sine)[-1],

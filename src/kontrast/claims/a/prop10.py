@@ -58,7 +58,7 @@ def proposition_10(setting: Setting) -> Evidence:
         },
         coords={"width": list(widths)},
     )
-    late, delay = "gradient descent overflows some steps after t̃/η", _overflow_delay(w, v, C, rate=0.01)
+    delay = _overflow_delay(w, v, C, rate=0.01)
     return judged(
         printed("flow_error", _flow_error(w, v, C), "the closed form P(t) is the flow, up to 0.99 t̃", high=1e-6),
         printed("slope_times_8C", slope, "the mean blow-up time grows as ln M/(8C)", low=0.9, high=1.1),
@@ -66,7 +66,7 @@ def proposition_10(setting: Setting) -> Evidence:
         corrected("tail_M4", tails[4], "at C = 1 this probability is 0.09 for M = 4", low=0.07, high=0.11),
         corrected("tail_M16", tails[16], "it is 0.002 for M = 16", high=0.004),
         corrected("tail_M64", tails[64], "it is nearly 0 from M = 64 on", high=0.0005),
-        corrected("descent_overflows_after", delay, late, low=8, high=12),
+        corrected("descent_overflows_after", delay, "gradient descent overflows some steps after t̃/η", low=8, high=12),
         corrected(
             "exponent_at_fixed_time", at_fixed_time, "at a fixed time the change falls as 1/M", low=-1.15, high=-0.85
         ),

@@ -56,14 +56,23 @@ def remark_15(setting: Setting) -> Evidence:
     law, spread = width_law(data.at_log_M), largest(changes.max(0) / changes.min(0))
     title, y_label = "C_V under the dot product, orthonormal W", "‖C_V(t) − C_V(0)‖ / ‖C_V(0)‖"
     lines = tuple(curve(f"M = {width}", times, change) for width, change in zip(widths, changes, strict=True))
-    left = "at ηt = log M the C_V of the widest network has left its start"
-    vanishes = "instead the change at ηt = log M vanishes about as 1/M"
-    near = "instead, at equal ηt‖x‖²/M, widths differ by a factor of at most 2.5"
     return judged(
         printed("exponent_at_log_M", law, "at ηt = log M the change does not vanish with the width", low=0),
-        printed("change_at_log_M_widest", at_log[-1], left, low=1),
-        against("exponent_at_log_M", law, vanishes, low=-1.4, high=-0.6),
-        against("spread_at_equal_time", spread, near, high=2.5),
+        printed(
+            "change_at_log_M_widest",
+            at_log[-1],
+            "at ηt = log M the C_V of the widest network has left its start",
+            low=1,
+        ),
+        against(
+            "exponent_at_log_M", law, "instead the change at ηt = log M vanishes about as 1/M", low=-1.4, high=-0.6
+        ),
+        against(
+            "spread_at_equal_time",
+            spread,
+            "instead, at equal ηt‖x‖²/M, widths differ by a factor of at most 2.5",
+            high=2.5,
+        ),
         *shown(change_at_log_M_narrowest=at_log[0]),
         data=data,
         panels=[

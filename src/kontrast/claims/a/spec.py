@@ -91,8 +91,9 @@ def _probe_findings(probes: xr.Dataset) -> Iterator[Finding]:
     contrastive, pixels, rise = (
         _over_seeds(at["spectral"] - other) for other in (at["contrastive-pca"], at["pixel-pca"], narrowest)
     )
-    better = "its outputs classify better than contrastive PCA"
-    yield printed("margin_over_contrastive_pca", contrastive, better, low=0.015)
+    yield printed(
+        "margin_over_contrastive_pca", contrastive, "its outputs classify better than contrastive PCA", low=0.015
+    )
     yield printed("margin_over_pixel_pca", pixels, "they classify better than PCA of the input", low=0.015)
     yield printed("rise_with_width", rise, "they classify better as the width grows", low=0.015)
     yield from shown(**{f"accuracy_{name.replace('-', '_')}": _over_seeds(at[name]) for name in names})

@@ -71,12 +71,20 @@ def variants(setting: Setting) -> Evidence:
     first = [key for key in laws if key.startswith(f"{names[0]}_")]
     cosine = largest(*(diverged[key] for key in on_cosine))
     linear_dot = min(share for key, share in diverged.items() if key.endswith("linear_dot"))
-    falls = "under every loss on cosine similarity the change falls at least as 1/√M"
-    diverges = "every run under the linear loss on the dot product diverges"
     return judged(
-        printed("largest_exponent_on_cosine", worst, falls, high=-0.5),
+        printed(
+            "largest_exponent_on_cosine",
+            worst,
+            "under every loss on cosine similarity the change falls at least as 1/√M",
+            high=-0.5,
+        ),
         printed("share_diverged_on_cosine", cosine, "no run on cosine similarity diverges", high=0),
-        printed("share_diverged_linear_dot", linear_dot, diverges, low=1),
+        printed(
+            "share_diverged_linear_dot",
+            linear_dot,
+            "every run under the linear loss on the dot product diverges",
+            low=1,
+        ),
         *shown(**{f"exponent_{key}": law for key, law in laws.items()}),
         *shown(**{f"share_diverged_{key}": share for key, share in diverged.items() if share > 0}),
         data=xr.concat(list(found.values()), dim=xr.Variable("case", list(found))),

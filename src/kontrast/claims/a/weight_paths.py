@@ -110,9 +110,8 @@ def worst_by_form(ratios: Iterable[dict[Form, float]]) -> dict[str, float]:
 def both_forms(data: xr.Dataset, counter_example: dict[str, float], **setting: Any) -> Evidence:
     """Both forms of a bound in training and in the counter-example, which violates the printed one."""
     ratio, over = counter_example["over_printed"], largest(data.over_corrected, counter_example["over_corrected"])
-    at_one = "the printed bound holds at D = Z = M = N = 1, η = 100"
     return judged(
-        printed("counter_example_over_printed", ratio, at_one, high=1),
+        printed("counter_example_over_printed", ratio, "the printed bound holds at D = Z = M = N = 1, η = 100", high=1),
         corrected("measured_over_corrected", over, "with η and φ(0) the bound is never violated", high=1),
         *shown(measured_over_printed_in_training=largest(data.over_printed)),
         data=data,

@@ -87,7 +87,6 @@ def _findings(data: xr.Dataset) -> list[Finding]:
     worst_step = typical_law(data.tanh_relative.max("t", skipna=False))
     relu_widest = float(last.relu_rotated.isel(width=-1).values.mean())
     tanh_widest = largest(last.tanh_relative.isel(width=-1))
-    stays = "ReLU: up to a rotation it does not fall either"
     return [
         printed("exponent_tanh_absolute", absolute["tanh"], "tanh: the difference tends to zero with h", high=-0.25),
         printed("exponent_tanh_worst_step", worst_step, "tanh: it tends to zero at every step of training", high=-0.25),
@@ -100,7 +99,13 @@ def _findings(data: xr.Dataset) -> list[Finding]:
         corrected("exponent_tanh_rotated", rotated["tanh"], "tanh: up to a rotation as well", low=-1.1, high=-0.7),
         corrected("exponent_tanh_worst_step", worst_step, "tanh: at every step of training", low=-1.25, high=-0.5),
         corrected("exponent_relu_relative", relative["relu"], "ReLU: it does not fall", low=-0.3, high=0.3),
-        corrected("exponent_relu_rotated", rotated["relu"], stays, low=-0.05, high=0.05),
+        corrected(
+            "exponent_relu_rotated",
+            rotated["relu"],
+            "ReLU: up to a rotation it does not fall either",
+            low=-0.05,
+            high=0.05,
+        ),
         corrected("relu_rotated_widest", relu_widest, "ReLU: it stays at about a third of the outputs", low=0.2),
         corrected("exponent_sigmoid_absolute", absolute["sigmoid"], "sigmoid: it grows as √h", low=0.35, high=0.65),
         *shown(exponent_relu_absolute=absolute["relu"], exponent_sigmoid_relative=relative["sigmoid"]),

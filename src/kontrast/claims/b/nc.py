@@ -71,12 +71,16 @@ def _trace_findings(flow: xr.Dataset, mean: xr.Dataset, draws: Sequence[int]) ->
     """The loss as a trace with either sign, and the expectation of C; all errors are relative."""
     errors = {name: seed_mean(values.isel(width=0)) for name, values in mean.items()}
     second_moment, trace = errors["moment"][-1], "(12) is Tr(ΘC̃Θ^T) with C̃ = {}Σxx^{{+T}}"
-    mean_is = "the mean of C over draws is the closed form of E[C]"
     return [
         printed("loss_error_printed_sign", smallest(flow.printed), trace.format(""), high=1e-12),
         corrected("loss_error_right_sign", largest(flow.right), trace.format("−"), high=1e-12),
         printed("expectation_error_second_moment", second_moment, "E[C] = −n E[xx^T] on half moons", high=0.05),
-        corrected("expectation_error", errors["expected"][-1], mean_is, high=0.02),
+        corrected(
+            "expectation_error",
+            errors["expected"][-1],
+            "the mean of C over draws is the closed form of E[C]",
+            high=0.02,
+        ),
         corrected("expectation_error_covariance", errors["covariance"][-1], "E[C] = −n Cov(x)", high=0.02),
         corrected("expectation_error_second_moment", second_moment, "E[C] is not −n E[xx^T] on half moons", low=0.1),
         corrected("expectation_error_centred", errors["centred"][-1], "E[C] = −n E[xx^T] on centred data", high=0.02),

@@ -89,7 +89,6 @@ def _findings(data: xr.Dataset) -> list[Finding]:
     exact = largest(data.error_positive, data.error_negative)
     formula = largest(wider.paper_formula_positive, wider.paper_formula_negative)
     above, at_d = "all eigenvalues positive, h > d", "all eigenvalues positive, h = d"
-    sign = "a negative eigenvalue: q → ±v_1, with the sign of q_0"
     return [
         printed("end_size_positive_square", size, f"{at_d}: |q| → 0", high=1e-3),
         corrected("end_size_positive_wider", largest(wider.end_size_positive), f"{above}: |q| → 0", high=1e-3),
@@ -97,7 +96,9 @@ def _findings(data: xr.Dataset) -> list[Finding]:
         corrected("trained_size_positive_square", trained, f"{at_d}: |q| of a trained network stays 1", low=1 - 1e-9),
         corrected("trained_size_positive_wider", trained_wider, f"{above}: |q| of a trained network falls", high=0.5),
         corrected("end_distance_positive_square", distance, f"{at_d}: q → ±v_1", high=1e-3),
-        corrected("end_distance_negative", negative, sign, high=1e-3),
+        corrected(
+            "end_distance_negative", negative, "a negative eigenvalue: q → ±v_1, with the sign of q_0", high=1e-3
+        ),
         corrected("exact_error", exact, "the exact solution agrees with DOP853", high=1e-8),
         corrected("formula_error", formula, "|q|² of the exact solution is given by κ", high=1e-10),
     ]
