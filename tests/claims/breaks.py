@@ -21,7 +21,7 @@ class Small(Setting):
 
     instead: tuple[tuple[Any, Any], ...] = ()
 
-    def pick(self, *, quick: T, full: T, paper: T) -> T:
+    def pick(self, *, quick: T, full: T, paper: T | None = None) -> T:
         """The smaller choice where there is one."""
         return next((smaller for choice, smaller in self.instead if choice == quick), quick)
 

@@ -113,7 +113,7 @@ def tiny_logarithm(real: Any) -> Any:
 
 def growing(real: Any) -> Any:
     """A change that never stops to grow."""
-    return lambda net, probes: lambda now: now.step * real(net, probes)(now)
+    return lambda net, pairs: lambda now: now.step * real(net, pairs)(now)
 
 
 def without_norms(real: Any) -> Any:
@@ -219,4 +219,4 @@ def test_a_change_that_never_stops_growing_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(forever, "_norms_under_the_limit", lambda setting: (t, t ** (1 / 3)))
     monkeypatch.setattr(forever, "_norms_of_a_narrow_network", lambda setting: (t, t**0.5))
     setting = small(1, (2000, 1500), ((128, 256, 512), (256, 512)))
-    assert_criterion_fails("A.forever", "growth_after_1000", forever, "ntk_change", growing, monkeypatch, setting)
+    assert_criterion_fails("A.forever", "growth_after_1000", runs, "ntk_change", growing, monkeypatch, setting)

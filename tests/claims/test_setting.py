@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kontrast.claims import Setting
-from kontrast.claims.setting import generator, largest, seed_mean, sweep, width_law
+from kontrast.claims.setting import generator, geometric, largest, seed_mean, smallest, sweep, width_law
 from kontrast.errors import DataError, InputError
 
 QUICK = Setting(scale="quick")
@@ -32,6 +32,10 @@ def test_streams_of_different_purposes_differ() -> None:
 
 def test_choices_by_scale() -> None:
     assert [Setting(scale=s).pick(quick=1, full=2, paper=3) for s in ("quick", "full", "paper")] == [1, 2, 3]
+    assert [Setting(scale=s).pick(quick=1, full=2) for s in ("quick", "full", "paper")] == [1, 2, 2]
+    assert [len(Setting(scale=s).seeds(quick=1, full=3)) for s in ("quick", "full", "paper")] == [1, 3, 3]
+    assert geometric(32, 256) == (32, 64, 128, 256)
+    assert geometric(4, 64, 4) == (4, 16, 64)
     assert list(QUICK.seeds(quick=2)) == [0, 1]
     assert list(Setting(scale="quick", n_seeds=3).seeds(quick=2)) == [0, 1, 2]
     assert QUICK.data_names == ("digits",)
@@ -104,6 +108,11 @@ def test_one_failed_seed_is_never_averaged_away() -> None:
     assert math.isnan(largest(1.0, math.nan, 0.0))
     assert math.isnan(largest(math.nan, 1.0))
     assert largest(1.0, 3.0, 2.0) == 3.0
+    assert smallest(1.0, 3.0, 2.0) == 1.0
+    assert math.isnan(largest(data.a))
+    assert math.isnan(smallest(2.0, data.a))
+    assert largest(data.a.sel(width=2), torch.tensor([5.0, 4.0])) == 5.0
+    assert smallest(np.array([[2.0, -1.0]]), torch.tensor(3.0)) == -1.0
 
 
 def test_the_same_data_twice_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -159,22 +160,16 @@ class Evidence:
     def from_dataset(cls, stored: xr.Dataset) -> Evidence:
         """The inverse of `to_dataset`."""
         plain = json.loads(stored.attrs["evidence"])
-        panels = tuple(
-            Panel(
-                **{
-                    **panel,
-                    "curves": tuple(
-                        Curve(c["label"], tuple(c["x"]), tuple(c["y"]), c["style"]) for c in panel["curves"]
-                    ),
-                }
-            )
-            for panel in plain["panels"]
-        )
+
+        def panel(curves: list[dict[str, Any]], **rest: Any) -> Panel:
+            lines = (Curve(line["label"], tuple(line["x"]), tuple(line["y"]), line["style"]) for line in curves)
+            return Panel(curves=tuple(lines), **rest)
+
         return cls(
             measured={name: Estimate(*numbers) for name, numbers in plain["measured"].items()},
             criteria=tuple(Criterion(**criterion) for criterion in plain["criteria"]),
             data=stored.drop_attrs(),
-            panels=panels,
+            panels=tuple(panel(**stored) for stored in plain["panels"]),
             setting=plain["setting"],
             warnings=tuple(plain["warnings"]),
         )
@@ -192,35 +187,22 @@ class Finding:
 Number = float | PowerLaw | LogLaw | Estimate
 
 
-def printed(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
-    """A number that tests the statement as the paper prints it."""
-    return _finding(name, number, statement, low, high, "printed")
-
-
-def corrected(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
-    """A number that tests the correction."""
-    return _finding(name, number, statement, low, high, "corrected")
-
-
-def informative(
-    name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf
+def _finding(
+    role: Role, name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf
 ) -> Finding:
-    """A number that tests whether a true bound says anything at this scale."""
-    return _finding(name, number, statement, low, high, "informative")
+    return Finding(name, Estimate.of(number), Criterion(name, statement, low, high, role))
 
 
-def against(name: str, number: Number, statement: str, *, low: float = -math.inf, high: float = math.inf) -> Finding:
-    """A number that tests what is found in place of a refuted statement."""
-    return _finding(name, number, statement, low, high, "against")
+# The roles of `Criterion`: printed("exponent", law, "the change falls as 1/M", low=-1.1, high=-0.9).
+printed = functools.partial(_finding, "printed")
+corrected = functools.partial(_finding, "corrected")
+informative = functools.partial(_finding, "informative")
+against = functools.partial(_finding, "against")
 
 
 def shown(**numbers: Number) -> tuple[Finding, ...]:
     """Numbers that are reported but not judged."""
     return tuple(Finding(name, Estimate.of(number)) for name, number in numbers.items())
-
-
-def _finding(name: str, number: Number, statement: str, low: float, high: float, role: Role) -> Finding:
-    return Finding(name, Estimate.of(number), Criterion(name, statement, low, high, role))
 
 
 def judged(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import xarray as xr
@@ -12,39 +12,46 @@ from kontrast.claims.evidence import Curve, Panel, curve
 from kontrast.claims.setting import seed_mean
 
 
-def width_panel(title: str, series: Mapping[str, xr.DataArray], y_label: str = "max |K(t) − K(0)|") -> Panel:
-    """Means over seeds against the width, with guides M^−1/2 and 1/M through the first series."""
+def width_panel(
+    title: str,
+    series: Mapping[str, xr.DataArray],
+    y_label: str = "max |K(t) − K(0)|",
+    *,
+    guides: Collection[float] = (-0.5, -1.0),
+    dashed: Collection[str] = (),
+    y_log: bool = True,
+    letter: str = "M",
+) -> Panel:
+    """Means over seeds against the width, and power laws with the exponents `guides` through the first series."""
     first = next(iter(series.values()))
-    widths, means = first.width.values, seed_mean(first)
-    return Panel(
-        title,
-        "width M",
-        y_label,
-        (
-            *(curve(name.replace("_", " "), values.width, seed_mean(values)) for name, values in series.items()),
-            guide(widths, means, -0.5, "M^−1/2"),
-            guide(widths, means, -1.0, "1/M"),
+    names = {-0.5: f"{letter}^−1/2", -1.0: f"1/{letter}"}
+    curves = (
+        *(
+            curve(name.replace("_", " "), values.width, seed_mean(values), "dashed" if name in dashed else "line")
+            for name, values in series.items()
         ),
+        *(guide(first.width, seed_mean(first), exponent, names[exponent]) for exponent in guides),
     )
+    return Panel(title, f"width {letter}", y_label, curves, y_log=y_log)
 
 
-def step_panel(title: str, values: xr.DataArray, y_label: str = "max |K(t) − K(0)|") -> Panel:
+def step_panel(
+    title: str, values: xr.DataArray, y_label: str = "max |K(t) − K(0)|", *, step: str = "step t", letter: str = "M"
+) -> Panel:
     """Means over seeds against the step, one line per width."""
     later = values.sel(t=values.t > 0)
     curves = tuple(
-        curve(f"M = {width}", later.t, seed_mean(later.sel(width=width)), "plain") for width in later.width.values
+        curve(f"{letter} = {width}", later.t, seed_mean(later.sel(width=width)), "plain")
+        for width in later.width.values
     )
-    return Panel(title, "step t", y_label, curves)
+    return Panel(title, step, y_label, curves)
 
 
 def accuracy_panel(title: str, accuracy: xr.DataArray) -> Panel:
     """Test accuracies over (width, seed, embedding), averaged over seeds; embeddings of the raw pixels are dashed."""
-    means = accuracy.mean("seed", skipna=False)
-    curves = tuple(
-        curve(str(name), means.width, means.sel(embedding=name), "dashed" if "pixel" in str(name) else "line")
-        for name in means.embedding.values
-    )
-    return Panel(title, "width M", "test accuracy", curves, y_log=False)
+    series = {str(name): accuracy.sel(embedding=name) for name in accuracy.embedding.values}
+    dashed = [name for name in series if "pixel" in name]
+    return width_panel(title, series, "test accuracy", guides=(), dashed=dashed, y_log=False)
 
 
 def guide(x: ArrayLike, y: ArrayLike, exponent: float, label: str) -> Curve:

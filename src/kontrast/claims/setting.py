@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from kontrast.checks import require_choice, require_whole, resolve_device
@@ -55,11 +55,12 @@ class Setting:
         if len(set(self.data)) < len(self.data):
             raise InputError(f"data must name every data set once, got {list(self.data)}")
 
-    def pick(self, *, quick: T, full: T, paper: T) -> T:
-        """The choice for this scale."""
-        return {"quick": quick, "full": full, "paper": paper}[self.scale]
+    def pick(self, *, quick: T, full: T, paper: T | None = None) -> T:
+        """The choice for this scale; without one for `paper`, that scale takes the choice for `full`."""
+        choice = {"quick": quick, "full": full, "paper": paper}[self.scale]
+        return full if choice is None else choice
 
-    def seeds(self, *, quick: int, full: int = 5, paper: int = 5) -> range:
+    def seeds(self, *, quick: int, full: int = 5, paper: int | None = None) -> range:
         """The seeds to average over: as many as `n_seeds` says, or the claim's own default."""
         return range(self.n_seeds or self.pick(quick=quick, full=full, paper=paper))
 
@@ -162,9 +163,22 @@ def seed_mean(values: xr.DataArray) -> NDArray[np.float64]:
     return np.asarray(values.mean("seed", skipna=False).values, dtype=float)
 
 
-def largest(*values: float) -> float:
-    """The largest value; NaN if one of them is, which Python's `max` would lose."""
-    return float(np.max(values))
+def largest(*values: ArrayLike | Tensor) -> float:
+    """The largest of numbers, arrays and tensors; NaN if one is NaN, which `max` of Python and xarray would lose."""
+    return float(np.max([np.max(np.asarray(_plain(value))) for value in values]))
+
+
+def smallest(*values: ArrayLike | Tensor) -> float:
+    """The smallest of numbers, arrays and tensors; NaN if one is NaN."""
+    return float(np.min([np.min(np.asarray(_plain(value))) for value in values]))
+
+
+def geometric(first: int, last: int, factor: int = 2) -> tuple[int, ...]:
+    """Sizes from `first` to `last`, each `factor` times the one before."""
+    sizes = [first]
+    while sizes[-1] < last:
+        sizes.append(factor * sizes[-1])
+    return tuple(sizes)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kontrast.claims import Record, Setting, b, measure, select
+from kontrast.claims import Record, Setting, b, measure_claim, select
 from kontrast.deep_linear import FlowLaw, flow_laws, nonlinearity
 from kontrast.deep_linear import flow as deep_linear
 from kontrast.kernels import infinite_nngp
@@ -36,7 +36,7 @@ class Small(Setting):
     instead: Mapping[Any, Any] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
 
-    def pick(self, *, quick: Any, full: Any, paper: Any) -> Any:
+    def pick(self, *, quick: Any, full: Any, paper: Any = None) -> Any:
         return self.instead.get(quick, quick)
 
 
@@ -68,7 +68,7 @@ def in_small(claim_id: str, monkeypatch: pytest.MonkeyPatch) -> Record:
     small = SMALL[claim_id]
     for name, value in small.constants.items():
         monkeypatch.setattr(getattr(b, claim_id.removeprefix("B.")), name, value)
-    return measure(claim, small)
+    return measure_claim(claim, small)
 
 
 def test_every_claim_has_a_small_setting() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from kontrast.claims.a.runs import RATE, probes_of
-from kontrast.claims.a.weight_paths import bound_scale, largest_gradient, weight_path
-from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed, shown
+from kontrast.claims.a.runs import probes_of
+from kontrast.claims.a.weight_paths import SETTING, bound_scale, largest_gradient, weight_path
+from kontrast.claims.evidence import Evidence, Verdict, judged, printed, shown
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, seed_mean, sweep
+from kontrast.claims.setting import Setting, largest, sweep
 from kontrast.lazy import lemma8, ntk_certificate
 
 
@@ -38,27 +39,16 @@ def certificate(setting: Setting) -> Evidence:
         }
 
     data = sweep(widths, seeds, measure)
+    ratios, median = {"certificate": data.ratio, "Lemma 8": data.lemma_8}, float(np.median(data.ratio))
     return judged(
         printed("share_that_holds", data.holds.values.mean(), "the certificate bounds every entry of every run", low=1),
-        printed(
-            "median_ratio", float(np.median(data.ratio)), "its median ratio to the truth is below 5", low=1, high=5
-        ),
+        printed("median_ratio", median, "its median ratio to the truth is below 5", low=1, high=5),
         *shown(
-            largest_ratio=data.ratio.values.max(),
+            largest_ratio=largest(data.ratio),
             median_ratio_lemma_8=float(np.median(data.lemma_8)),
-            quadrature_share=data.quadrature.values.max(),
+            quadrature_share=largest(data.quadrature),
         ),
         data=data,
-        panels=[
-            Panel(
-                "Bound over truth",
-                "width M",
-                "bound / max |ΔK|",
-                (
-                    curve("certificate", widths, seed_mean(data.ratio)),
-                    curve("Lemma 8", widths, seed_mean(data.lemma_8)),
-                ),
-            )
-        ],
-        setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "n_steps": n_steps},
+        panels=[width_panel("Bound over truth", ratios, "bound / max |ΔK|", guides=())],
+        setting=SETTING | {"n_steps": n_steps},
     )

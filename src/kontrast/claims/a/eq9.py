@@ -24,10 +24,8 @@ from kontrast.pca import hidden_features, orthonormal_start, pair_features
 )
 def equation_9(setting: Setting) -> Evidence:
     """Compare both sides for pairs of points and random networks, separately by the sign of the numerator."""
-    above: list[Tensor] = []
-    signs: list[Tensor] = []
-    error = 0.0
-    for seed in setting.seeds(quick=10, full=40, paper=40):
+    above, signs, error = list[Tensor](), list[Tensor](), 0.0
+    for seed in setting.seeds(quick=10, full=40):
         x = setting.pairs(30, seed=seed).rows
         net = setting.net(x, 32, 4, seed=seed)
         phi = hidden_features(net, x)
@@ -42,22 +40,17 @@ def equation_9(setting: Setting) -> Evidence:
         signs.append(numerator.flatten() >= 0)
     gap, positive = torch.cat(above), torch.cat(signs)
     never = [] if bool((~positive).any()) else ["no pair has f(x)·f(y) < 0 on this data, so (9) is not tested"]
+
+    def share(cases: Tensor) -> float:
+        return float(cases.double().mean())
+
+    violated, reversed_ = share(gap[positive] < -1e-15), share(gap[~positive] <= 0)
     return judged(
-        printed("share_violated", float((gap < -1e-15).double().mean()), "the bound holds for every pair", high=0),
-        corrected(
-            "share_violated_where_not_negative",
-            float((gap[positive] < -1e-15).double().mean()),
-            "it holds wherever f(x)·f(y) ≥ 0",
-            high=0,
-        ),
-        corrected(
-            "share_reversed_where_negative",
-            float((gap[~positive] <= 0).double().mean()),
-            "it is reversed wherever f(x)·f(y) < 0",
-            low=1,
-        ),
+        printed("share_violated", share(gap < -1e-15), "the bound holds for every pair", high=0),
+        corrected("share_violated_where_not_negative", violated, "it holds wherever f(x)·f(y) ≥ 0", high=0),
+        corrected("share_reversed_where_negative", reversed_, "it is reversed wherever f(x)·f(y) < 0", low=1),
         corrected("surrogate_error", error, "the features of (10) give the right side of (9)", high=1e-12),
-        *shown(share_negative=float((~positive).double().mean())),
+        *shown(share_negative=share(~positive)),
         setting={"n_pairs": len(gap), "width": 32, "d_out": 4},
         warnings=never,
     )

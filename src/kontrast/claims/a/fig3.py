@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import xarray as xr
 
-from kontrast.claims.a.runs import RATE, cosine_drift
+from kontrast.claims.a.runs import RATE, cosine_drift, drift_steps
 from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
 from kontrast.claims.panels import step_panel, width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, width_law
+from kontrast.claims.setting import Setting, geometric, width_law
 
 
 @claim(
@@ -24,20 +24,17 @@ from kontrast.claims.setting import Setting, width_law
 )
 def figure_3(setting: Setting) -> Evidence:
     """Train ReLU networks with linear and softmax links, and tanh (Fig. 7), over widths and over time (Fig. 6)."""
-    widths = setting.pick(
-        quick=(256, 512, 1024, 2048),
-        full=(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
-        paper=(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
-    )
-    n_samples, n_steps = setting.pick(quick=10, full=10, paper=1000), setting.pick(quick=100, full=500, paper=500)
-    seeds = setting.seeds(quick=8)
+    widths = setting.pick(quick=geometric(256, 2048), full=geometric(32, 8192), paper=geometric(32, 16384))
+    n_samples, steps = setting.pick(quick=10, full=10, paper=1000), drift_steps(setting)
     data = {
         f"{activation}_{link}": cosine_drift(
-            setting, widths, seeds, n_samples=n_samples, n_steps=n_steps, activation=activation, link=link
+            setting, widths, setting.seeds(quick=8), steps, n_samples=n_samples, activation=activation, link=link
         )
         for activation, link in (("relu", "linear"), ("relu", "softmax"), ("tanh", "linear"))
     }
-    laws = {name: width_law(found.change.sel(t=100), from_width=256) for name, found in data.items()}
+    changes = {name: found.change.sel(t=100) for name, found in data.items()}
+    laws = {name: width_law(change, from_width=256) for name, change in changes.items()}
+    moved = width_law(data["relu_linear"].weights_moved.sel(t=100), from_width=256)
     return judged(
         *(
             printed(f"exponent_{name}", law, f"the change falls as M^−1/2 ({name})", low=-0.6, high=-0.4)
@@ -53,23 +50,14 @@ def figure_3(setting: Setting) -> Evidence:
             )
             for name, law in laws.items()
         ),
-        corrected(
-            "exponent_weights_moved",
-            width_law(data["relu_linear"].weights_moved.sel(t=100), from_width=256),
-            "the weights move equally far at every width",
-            low=-0.1,
-            high=0.1,
-        ),
-        *shown(change_widest=data["relu_linear"].change.sel(t=100).isel(width=-1).values.mean()),
+        corrected("exponent_weights_moved", moved, "the weights move equally far at every width", low=-0.1, high=0.1),
+        *shown(change_widest=changes["relu_linear"].isel(width=-1).values.mean()),
         data=xr.merge(
             [found.rename({name: f"{key}_{name}" for name in found.data_vars}) for key, found in data.items()]
         ),
         panels=[
-            width_panel(
-                "NTK change after 100 steps (Figs. 3, 7)",
-                {name: found.change.sel(t=100) for name, found in data.items()},
-            ),
+            width_panel("NTK change after 100 steps (Figs. 3, 7)", changes),
             step_panel("NTK change in time, ReLU (Fig. 6a)", data["relu_linear"].change),
         ],
-        setting={"n_samples": n_samples, "d_out": 10, "learning_rate": RATE, "n_steps": n_steps},
+        setting={"n_samples": n_samples, "d_out": 10, "learning_rate": RATE, "n_steps": steps[-1]},
     )

@@ -10,11 +10,11 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.a.orthonormal import PCA_RATE
-from kontrast.claims.a.runs import DELTA, cosine_drift, divergence_law, divergence_panels, dot_divergence, dot_rate
+from kontrast.claims.a.runs import DELTA, cosine_drift, divergence_law, divergence_panels, dot_divergence, drift_steps
 from kontrast.claims.evidence import Evidence, Finding, Verdict, corrected, judged, printed, shown
 from kontrast.claims.panels import accuracy_panel, width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, sweep, width_law
+from kontrast.claims.setting import Setting, generator, geometric, largest, smallest, sweep, width_law
 from kontrast.data import Dataset, default_view, make_pairs, pair_matrix
 from kontrast.estimators import linear_probe
 from kontrast.pca import (
@@ -40,31 +40,19 @@ from kontrast.study import input_embeddings
 )
 def figure_5(setting: Setting) -> Evidence:
     """Measure the three panels, with the baselines that the paper leaves out."""
-    widths = setting.pick(
-        quick=(32, 64, 128, 256), full=(32, 64, 128, 256, 512, 1024), paper=(32, 64, 128, 256, 512, 1024, 2048)
-    )
+    widths = setting.pick(quick=geometric(32, 256), full=geometric(32, 1024), paper=geometric(32, 2048))
     n_probe_samples = setting.pick(quick=400, full=800, paper=1000)
     dataset = setting.dataset_of(2 * n_probe_samples, labels=True)  # refused before any training
     n_samples, seeds = setting.pick(quick=10, full=10, paper=1000), setting.seeds(quick=3)
-    n_steps = setting.pick(quick=100, full=500, paper=500)
-    deep = cosine_drift(setting, widths, seeds, n_samples=n_samples, n_steps=n_steps, depth=3)
-    # Deeper networks grow faster under the dot product: at twice this rate they would overflow at once.
-    dot = dot_divergence(setting, widths, seeds, n_samples=n_samples, learning_rate=dot_rate(setting), depth=3)
+    deep = cosine_drift(setting, widths, seeds, drift_steps(setting), n_samples=n_samples, depth=3)
+    # Deeper networks grow faster under the dot product: at twice its rate they would overflow at once.
+    dot = dot_divergence(setting, widths, seeds, n_samples=n_samples, depth=3)
     probes = _probes(setting, dataset, n_probe_samples)
-    law = divergence_law(dot)
+    law, deep_law = divergence_law(dot), width_law(deep.change.sel(t=100))
+    diverged = float(np.isfinite(dot.diverged_at).mean())
     return judged(
-        printed(
-            "exponent_three_layers",
-            width_law(deep.change.sel(t=100)),
-            "with three hidden layers the change still falls",
-            high=-0.5,
-        ),
-        printed(
-            "share_diverged",
-            float(np.isfinite(dot.diverged_at).mean()),
-            "every run under the dot product overflows",
-            low=1,
-        ),
+        printed("exponent_three_layers", deep_law, "with three hidden layers the change still falls", high=-0.5),
+        printed("share_diverged", diverged, "every run under the dot product overflows", low=1),
         *_probe_findings(probes),
         *(() if law is None else shown(steps_later_a_factor_e=law)),
         data=xr.merge(
@@ -89,32 +77,21 @@ def _probe_findings(probes: xr.Dataset) -> Iterator[Finding]:
     means = probes.accuracy.mean("seed", skipna=False)
     wide = means.where(means.width >= 128, drop=True)
     three = wide.sel(embedding=["pca", "trained", "iterative"])
-
-    def from_pca(name: str) -> float:
-        return float(np.abs(wide.sel(embedding=name) - wide.sel(embedding="pca")).values.max())
-
-    yield printed(
-        "trained_minus_pca", from_pca("trained"), "the trained model and PCA of C̃(0) classify alike, M ≥ 128", high=0.03
+    trained, iterative = (
+        largest(np.abs(wide.sel(embedding=name) - wide.sel(embedding="pca"))) for name in ("trained", "iterative")
     )
-    yield printed("iterative_minus_pca", from_pca("iterative"), "so does the iterative algorithm", high=0.03)
+    random, pixels = smallest(three - wide.sel(embedding="random")), smallest(wide.sel(embedding="pixels") - three)
+    gain = smallest(probes.iterative_gain)
+    yield printed("trained_minus_pca", trained, "the trained model and PCA of C̃(0) classify alike, M ≥ 128", high=0.03)
+    yield printed("iterative_minus_pca", iterative, "so does the iterative algorithm", high=0.03)
     yield printed(
         "iterative_lowers_the_loss_by",
-        probes.iterative_gain.values.min(),
+        gain,
         "the iterative algorithm lowers the loss below that of PCA of C̃(0)",
         low=1e-6,
     )
-    yield printed(
-        "least_minus_random",
-        float((three - wide.sel(embedding="random")).values.min()),
-        "all three classify better than a random W",
-        low=0.1,
-    )
-    yield corrected(
-        "pixels_minus_best",
-        float((wide.sel(embedding="pixels") - three).values.min()),
-        "the raw input classifies better than all three",
-        low=0,
-    )
+    yield printed("least_minus_random", random, "all three classify better than a random W", low=0.1)
+    yield corrected("pixels_minus_best", pixels, "the raw input classifies better than all three", low=0)
     yield from shown(**{f"accuracy_{name}": float(wide.sel(embedding=name)[-1]) for name in wide.embedding.values})
 
 
@@ -123,7 +100,7 @@ def _probes(setting: Setting, dataset: Dataset, n_samples: int) -> xr.Dataset:
     widths = setting.pick(quick=(32, 128, 256), full=(32, 128, 512), paper=(32, 128, 512, 2048))
     seeds, n_steps = setting.seeds(quick=1, full=3, paper=5), 300
     names = ("pca", "trained", "iterative", "random", "pixels", "pixel-pca")
-    of_the_input: dict[int, dict[str, float]] = {}
+    of_the_input: dict[int, list[float]] = {}
 
     def measure(width: int, seed: int) -> dict[str, object]:
         draw = generator("probes", seed)
@@ -152,10 +129,9 @@ def _probes(setting: Setting, dataset: Dataset, n_samples: int) -> xr.Dataset:
             return linear_probe(train_f, y[train_rows], test_f, y[test_rows])
 
         if seed not in of_the_input:
-            of_the_input[seed] = {name: accuracy(name) for name in ("pixels", "pixel-pca")}  # the same at every width
-        known = of_the_input[seed]
+            of_the_input[seed] = [accuracy(name) for name in names[4:]]  # the same at every width
         return {
-            "accuracy": [known[name] if name in known else accuracy(name) for name in names],
+            "accuracy": [*(accuracy(name) for name in names[:4]), *of_the_input[seed]],
             "iterative_gain": float(alternation.losses[-1] / alternation.losses[0] - 1),  # losses are negative
         }
 

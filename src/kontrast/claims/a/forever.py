@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from kontrast.claims.a.runs import RATE, ntk_change, probes_of, train
+from kontrast.claims.a.runs import RATE, cosine_drift, train
 from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.panels import step_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, largest, loss_of, seed_mean, width_law
 from kontrast.dynamics import contrastive_problem, fixed_kernel_flow
 from kontrast.kernels import infinite_ntk
 from kontrast.linalg import fit_power_law
-from kontrast.runs import padded
 
 
 @claim(
@@ -31,43 +30,32 @@ from kontrast.runs import padded
 def until_convergence(setting: Setting) -> Evidence:
     """Compare the late change with the earlier one (δ = 0.01), and fit the growth of ‖f‖ (δ = 1)."""
     widths = setting.pick(quick=(128, 256, 512), full=(256, 512, 1024, 2048), paper=(256, 1024, 4096, 8192))
-    seeds, last = setting.seeds(quick=2, full=5, paper=3), setting.pick(quick=2000, full=10_000, paper=10_000)
+    last = setting.pick(quick=2000, full=10_000)
     steps = [*(t for t in (10, 30, 100, 300, 1000, 3000) if t < last), last]
-
-    def measure(width: int, seed: int) -> dict[str, object]:
-        pairs = setting.pairs(10, seed=seed)
-        net = setting.net(pairs.x, width, 10, seed=seed)
-        run = train(
-            net,
-            contrastive_problem(pairs, loss_of("cosine")),
-            n_steps=last,
-            record_at=steps,
-            recorders={"change": ntk_change(net, probes_of(pairs))},
-        )
-        return {"change": padded(run.records["change"], len(steps))}
-
-    data = sweep(widths, seeds, measure, t=steps)
+    data = cosine_drift(setting, widths, setting.seeds(quick=2, full=5, paper=3), steps)[["change"]]
     late = seed_mean(data.change.sel(t=last)) / seed_mean(data.change.sel(t=1000))
+    growth = largest(late[data.width.values >= 256])
     times, kernel_norms = _norms_under_the_limit(setting)
     leaving_times, leaving_norms = _norms_of_a_narrow_network(setting)
+    slow, fast = fit_power_law(times, kernel_norms), fit_power_law(leaving_times, leaving_norms)
     return judged(
         printed(
             "growth_after_1000",
-            float(late[data.width.values >= 256].max()),
+            growth,
             f"the change at step {last} is at most 1.3 times that at step 1,000, M ≥ 256",
             high=1.3,
         ),
         printed("exponent_late", width_law(data.change.sel(t=last)), "it still falls with the width", high=-0.6),
         corrected(
             "norm_exponent_fixed_kernel",
-            fit_power_law(times, kernel_norms),
+            slow,
             "under a fixed kernel ‖f‖ grows as t^(1/3) (δ = 1)",
             low=0.313,
             high=0.353,
         ),
         corrected(
             "norm_exponent_narrow_network",
-            fit_power_law(leaving_times, leaving_norms),
+            fast,
             "at ηt ≫ M, ‖f‖ grows faster, as t^(1/2): the kernel grows with the weights (δ = 1, M = 32)",
             low=0.42,
             high=0.6,
@@ -95,11 +83,9 @@ def until_convergence(setting: Setting) -> Evidence:
 def _norms_under_the_limit(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
     """Norms ‖f‖ under K* with δ = 1, at times so late that the directions of f have settled."""
     on_cpu = replace(setting, device="cpu")  # an ODE of 200 numbers is slower on a GPU
-    pairs = on_cpu.pairs(10, seed=0)
-    net = on_cpu.net(pairs.x, 128, 10, seed=0)
+    pairs, times = on_cpu.pairs(10, seed=0), np.geomspace(3e5, 3e6, 6)
     problem = contrastive_problem(pairs, loss_of("cosine", delta=1.0))
-    times = np.geomspace(3e5, 3e6, 6)
-    start = net(problem.inputs).detach()
+    start = on_cpu.net(pairs.x, 128, 10, seed=0)(problem.inputs).detach()
     flow = fixed_kernel_flow(infinite_ntk(problem.inputs), start, problem.objective, times=list(times), tolerance=1e-6)
     return times, flow.flatten(1).norm(dim=1).cpu().numpy()
 
@@ -107,14 +93,7 @@ def _norms_under_the_limit(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
 def _norms_of_a_narrow_network(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
     """Times ηt and norms ‖f‖ of a network of 32 units with δ = 1 and η = 4, long after ηt = M."""
     pairs, rate = setting.pairs(10, seed=0), 4.0
-    net = setting.net(pairs.x, 32, 10, seed=0)
+    net, problem = setting.net(pairs.x, 32, 10, seed=0), contrastive_problem(pairs, loss_of("cosine", delta=1.0))
     steps = [int(t) for t in np.geomspace(500, 5000, 6)]
-    run = train(
-        net,
-        contrastive_problem(pairs, loss_of("cosine", delta=1.0)),
-        n_steps=steps[-1],
-        record_at=steps,
-        recorders={"norm": lambda now: now.outputs.norm()},
-        learning_rate=rate,
-    )
+    run = train(net, problem, steps, {"norm": lambda now: now.outputs.norm()}, learning_rate=rate)
     return rate * np.asarray(steps, dtype=float), run.records["norm"].numpy()

@@ -15,7 +15,7 @@ from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, generator, geometric, largest, seed_mean, smallest, sweep, width_law
 from kontrast.data import Pairs, default_view, make_pairs, pair_matrix
 from kontrast.estimators import ContrastivePCA
 from kontrast.kernels import infinite_nngp
@@ -37,42 +37,26 @@ MOST_COMPONENTS = 10  # of contrastive PCA; the clearest gap is looked for among
 )
 def infinite_width(setting: Setting) -> Evidence:
     """Compare the limit with a dense decomposition, and finite widths with the limit, also on new samples."""
-    widths = setting.pick(
-        quick=(256, 512, 1024, 2048, 4096),
-        full=(256, 512, 1024, 2048, 4096, 8192),
-        paper=(256, 512, 1024, 2048, 4096, 8192, 16384),
-    )
+    widths = setting.pick(quick=geometric(256, 4096), full=geometric(256, 8192), paper=geometric(256, 16384))
     n_samples = setting.pick(quick=100, full=400, paper=2000)
     seeds = setting.seeds(quick=24, full=24, paper=20)  # the deviation of an eigenvalue is one random number per seed
     limits = [_Limit(setting, n_samples, seed) for seed in seeds]
     data = sweep(widths, seeds, lambda w, s: limits[s].distance(setting.net(limits[s].pairs.x, w, 1, seed=s)))
     tops = xr.DataArray([float(limit.values[0]) for limit in limits], dims="seed")
+    widest = seed_mean(data.unseen_error)[-1]
     return judged(
         *_exact_findings([limit.errors() for limit in limits[:3]]),
-        printed(
-            "exponent_eigenvalues",
-            _root_mean_square_law(data.eigenvalue_error),
-            "eigenvalues tend to their limits as 1/√M",
-            low=-0.6,
-            high=-0.4,
-        ),
-        printed(
-            "exponent_sine",
-            _root_mean_square_law(data.sine),
-            "so does the span of the outputs over the pool",
-            low=-0.6,
-            high=-0.4,
-        ),
-        printed(
-            "exponent_unseen",
-            _root_mean_square_law(data.unseen_error),
-            "so do the outputs on new samples",
-            low=-0.6,
-            high=-0.4,
+        *(
+            printed(name, _root_mean_square_law(data[variable]), statement, low=-0.6, high=-0.4)
+            for name, variable, statement in (
+                ("exponent_eigenvalues", "eigenvalue_error", "eigenvalues tend to their limits as 1/√M"),
+                ("exponent_sine", "sine", "so does the span of the outputs over the pool"),
+                ("exponent_unseen", "unseen_error", "so do the outputs on new samples"),
+            )
         ),
         printed(
             "unseen_error_widest",
-            seed_mean(data.unseen_error)[-1],
+            widest,
             "at the largest width the outputs on new samples are within 5 % of their limit",
             high=0.05,
         ),
@@ -81,7 +65,7 @@ def infinite_width(setting: Setting) -> Evidence:
             sine_widest=seed_mean(data.sine)[-1],
             top_eigenvalue_limit=float(tops.mean()),
             top_eigenvalue_widest=seed_mean(data.top_eigenvalue)[-1],
-            smallest_relative_gap=float(np.min([limit.gap for limit in limits])),
+            smallest_relative_gap=smallest([limit.gap for limit in limits]),
         ),
         data=data.assign_coords(components=("seed", [limit.k for limit in limits])),
         panels=_panels(data, data.top_eigenvalue / tops),
@@ -172,31 +156,20 @@ def _root_mean_square_law(values: xr.DataArray) -> Estimate:
 
 def _panels(data: xr.Dataset, ratio: xr.DataArray) -> list[Panel]:
     """Errors by width, and `ratio`, the top eigenvalue over its limit."""
-    names = {
-        "eigenvalue_error": f"{MOST_COMPONENTS} eigenvalues",
-        "sine": "span of the outputs",
-        "unseen_error": "outputs, new samples",
-    }
+    M = data.width
+    errors = (
+        curve(f"{MOST_COMPONENTS} eigenvalues", M, seed_mean(data.eigenvalue_error)),
+        curve("span of the outputs", M, seed_mean(data.sine)),
+        curve("outputs, new samples", M, seed_mean(data.unseen_error)),
+        guide(M, seed_mean(data.sine), -0.5, "M^−1/2"),
+    )
+    ratios = (
+        curve("mean over seeds", M, seed_mean(ratio)),
+        curve("largest", M, ratio.max("seed", skipna=False), "plain"),
+        curve("smallest", M, ratio.min("seed", skipna=False), "plain"),
+        curve("limit", M, np.ones(len(M)), "dashed"),
+    )
     return [
-        Panel(
-            "Contrastive PCA against its limit",
-            "width M",
-            "relative error, or largest sine",
-            (
-                *(curve(label, data.width, seed_mean(data[name])) for name, label in names.items()),
-                guide(data.width, seed_mean(data.sine), -0.5, "M^−1/2"),
-            ),
-        ),
-        Panel(
-            "Top eigenvalue",
-            "width M",
-            "λ_1 over its limit",
-            (
-                curve("mean over seeds", data.width, seed_mean(ratio)),
-                curve("largest", data.width, ratio.max("seed", skipna=False), "plain"),
-                curve("smallest", data.width, ratio.min("seed", skipna=False), "plain"),
-                curve("limit", data.width, np.ones(len(data.width)), "dashed"),
-            ),
-            y_log=False,
-        ),
+        Panel("Contrastive PCA against its limit", "width M", "relative error, or largest sine", errors),
+        Panel("Top eigenvalue", "width M", "λ_1 over its limit", ratios, y_log=False),
     ]

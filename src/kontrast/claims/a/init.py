@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed, shown
-from kontrast.claims.panels import guide
+from kontrast.claims.evidence import Evidence, Verdict, judged, printed, shown
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, geometric, sweep, width_law
 from kontrast.kernels import empirical_ntk, infinite_ntk
 
 
@@ -21,10 +21,7 @@ from kontrast.kernels import empirical_ntk, infinite_ntk
 )
 def initialization(setting: Setting) -> Evidence:
     """Measure ‖K(0) − K* ⊗ I‖_F / ‖K* ⊗ I‖_F by width; a mean of M independent units converges as M^−1/2."""
-    widths = setting.pick(
-        quick=(64, 256, 1024, 4096), full=(64, 256, 1024, 4096, 16384), paper=(64, 256, 1024, 4096, 16384)
-    )
-    seeds = setting.seeds(quick=8, full=12, paper=8)
+    widths = setting.pick(quick=geometric(64, 4096, 4), full=geometric(64, 16384, 4))
 
     def measure(width: int, seed: int) -> dict[str, float]:
         x = setting.pairs(10, seed=seed).rows
@@ -36,7 +33,7 @@ def initialization(setting: Setting) -> Evidence:
             found[activation] = float((empirical_ntk(net, x) - whole).norm() / whole.norm())
         return found
 
-    data = sweep(widths, seeds, measure)
+    data = sweep(widths, setting.seeds(quick=8, full=12, paper=8), measure)
     laws = {name: width_law(data[name]) for name in ("relu", "tanh")}
     return judged(
         *(
@@ -46,14 +43,11 @@ def initialization(setting: Setting) -> Evidence:
         *shown(error_widest=data.relu.isel(width=-1).values.mean()),
         data=data,
         panels=[
-            Panel(
+            width_panel(
                 "The NTK at initialisation against its limit",
-                "width M",
+                {name: data[name] for name in laws},
                 "‖K(0) − K*‖ / ‖K*‖",
-                (
-                    *(curve(name, widths, seed_mean(data[name])) for name in laws),
-                    guide(widths, seed_mean(data.relu), -0.5, "M^−1/2"),
-                ),
+                guides=[-0.5],
             )
         ],
         setting={"n_samples": 10, "d_out": 4},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from kontrast.claims.a.runs import RATE
-from kontrast.claims.a.weight_paths import FORMS, WeightPath, bound_scale, counter_example_path, weight_path
-from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
+from kontrast.claims.a import weight_paths
+from kontrast.claims.a.weight_paths import FORMS, WeightPath, both_forms, worst_by_form
+from kontrast.claims.evidence import Evidence, Verdict
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, sweep
@@ -23,39 +23,22 @@ from kontrast.lazy import lemma12
 )
 def lemma_12(setting: Setting) -> Evidence:
     """Compare the largest change of a weight at every recorded step, and in a counter-example, with the bound."""
-    widths, seeds, n_steps = bound_scale(setting)
+    widths, seeds, n_steps = weight_paths.bound_scale(setting)
 
-    def ratios(path: WeightPath) -> dict[str, float]:
-        worst = {"over_printed": 0.0, "over_corrected": 0.0}
-        for k in range(1, len(path.steps)):
-            moved = largest(*(float(change.abs().max()) for change in path.change(k).values()))
-            for form in FORMS:
-                bound = lemma12(path.constants, path.steps[k], form=form)
-                worst[f"over_{form}"] = largest(worst[f"over_{form}"], _over(moved, bound.log10))
-        return worst
+    def measure(width: int, seed: int) -> dict[str, float]:
+        return _ratios(
+            weight_paths.weight_path(setting, width, seed, activation="relu", record_at=log_steps(n_steps, 5))
+        )
 
-    data = sweep(
-        widths,
-        seeds,
-        lambda w, s: ratios(weight_path(setting, w, s, activation="relu", record_at=log_steps(n_steps, 5))),
-    )
-    counter = ratios(counter_example_path(100.0))
-    return judged(
-        printed(
-            "counter_example_over_printed",
-            counter["over_printed"],
-            "the printed bound holds at D = Z = M = N = 1, η = 100",
-            high=1,
-        ),
-        corrected(
-            "measured_over_corrected",
-            largest(*data.over_corrected.values.flat, counter["over_corrected"]),
-            "with η and φ(0) the bound is never violated",
-            high=1,
-        ),
-        *shown(measured_over_printed_in_training=data.over_printed.values.max()),
-        data=data,
-        setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "n_steps": n_steps},
+    return both_forms(sweep(widths, seeds, measure), _ratios(weight_paths.counter_example_path(100.0)), n_steps=n_steps)
+
+
+def _ratios(path: WeightPath) -> dict[str, float]:
+    """The largest change of a weight over the bound of Lemma 12, at the worst recorded step."""
+    changes = {t: largest(*(dW.abs() for dW in path.change(k).values())) for k, t in enumerate(path.steps) if k > 0}
+    return worst_by_form(
+        {form: _over(moved, lemma12(path.constants, t, form=form).log10) for form in FORMS}
+        for t, moved in changes.items()
     )
 
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import torch
 
-from kontrast.claims.a.runs import RATE, probes_of
-from kontrast.claims.a.weight_paths import bound_scale, largest_gradient, weight_path
-from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
-from kontrast.claims.panels import log_steps
+from kontrast.claims.a.runs import probes_of
+from kontrast.claims.a.weight_paths import SETTING, bound_scale, largest_gradient, weight_path
+from kontrast.claims.evidence import Evidence, Verdict, corrected, judged, printed, shown
+from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, largest, seed_mean, sweep
+from kontrast.claims.setting import Setting, largest, sweep
 from kontrast.kernels import empirical_ntk
 from kontrast.lazy import lemma8
 from kontrast.nets import MLP, two_layer_hessian_norm
@@ -41,47 +41,40 @@ def lemma_8(setting: Setting) -> Evidence:
             gradient = largest_gradient(kernels)
             ratios = [
                 float((K - kernels[0]).abs().max()) / lemma8(epsilon, gradient, path.radius(k)).value
-                for k, K in enumerate(kernels)
-                if k > 0
+                for k, K in enumerate(kernels[1:], start=1)
             ]
             found |= {f"{activation}_largest": largest(*ratios), f"{activation}_last": ratios[-1]}
         return found
 
     data = sweep(widths, seeds, measure)
+    relu, tanh = largest(data.relu_largest), largest(data.tanh_largest)
     return judged(
-        printed(
-            "measured_over_bound_relu", data.relu_largest.values.max(), "with ReLU the bound is never violated", high=1
-        ),
-        corrected(
-            "measured_over_bound_tanh", data.tanh_largest.values.max(), "with tanh the bound is never violated", high=1
-        ),
+        printed("measured_over_bound_relu", relu, "with ReLU the bound is never violated", high=1),
+        corrected("measured_over_bound_tanh", tanh, "with tanh the bound is never violated", high=1),
         *shown(
             measured_over_bound_at_a_kink=_kink_violation(),
             bound_over_measured_tanh_median=float(1 / np.median(data.tanh_last)),
         ),
         data=data,
         panels=[
-            Panel(
+            width_panel(
                 "Measured change over the bound of Lemma 8",
-                "width M",
+                {"tanh": data.tanh_last, "relu": data.relu_last},
                 "|ΔK| / (2 ε c₀ R)",
-                tuple(curve(name, data.width, seed_mean(data[f"{name}_last"])) for name in ("tanh", "relu")),
+                guides=(),
             )
         ],
-        setting={"n_samples": 10, "d_out": 10, "learning_rate": RATE, "n_steps": n_steps},
+        setting=SETTING | {"n_steps": n_steps},
     )
 
 
 def _kink_violation() -> float:
     """|ΔK| over the bound for one ReLU unit that switches on, as its weight crosses zero in ever smaller steps."""
-    x = torch.ones(1, 1, dtype=torch.float64)
-    worst = 0.0
+    one, net, worst = torch.ones(1, 1, dtype=torch.float64), MLP(1, 1, 1, dtype=torch.float64), 0.0
     for step in (1e-2, 1e-4):
-        net = MLP(1, 1, 1, dtype=torch.float64)
-        start = {"hidden.0": torch.full((1, 1), -step / 2, dtype=x.dtype), "output": torch.ones(1, 1, dtype=x.dtype)}
-        end = {**start, "hidden.0": torch.full((1, 1), step / 2, dtype=x.dtype)}
-        kernels = [float(empirical_ntk(net, x, parameters=point)) for point in (start, end)]
+        start, end = ({"hidden.0": v * one, "output": one} for v in (-step / 2, step / 2))
+        kernels = [float(empirical_ntk(net, one, parameters=point)) for point in (start, end)]
         net.load_state_dict(end)
-        epsilon = float(two_layer_hessian_norm(net, x).max())
+        epsilon = float(two_layer_hessian_norm(net, one).max())
         worst = max(worst, abs(kernels[1] - kernels[0]) / lemma8(epsilon, math.sqrt(max(kernels)), step).value)
     return worst

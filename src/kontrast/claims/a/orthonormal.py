@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kontrast.claims.a.runs import DELTA
-from kontrast.claims.setting import Setting
+from kontrast.claims.setting import Setting, geometric
 from kontrast.data import Pairs, pair_matrix
 from kontrast.dynamics import Recorder, Snapshot
 from kontrast.linalg import orthonormality_error
@@ -28,12 +28,8 @@ def orthonormal_net(setting: Setting, pairs: Pairs, width: int, d_out: int, *, s
 
 def pca_scale(setting: Setting) -> tuple[tuple[int, ...], int, int]:
     """Widths, samples and steps of the claims on C_V."""
-    widths: tuple[int, ...] = setting.pick(
-        quick=(32, 128, 256, 512, 1024),
-        full=(32, 64, 128, 256, 512, 1024, 2048),
-        paper=(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
-    )
-    return widths, setting.pick(quick=50, full=100, paper=1000), setting.pick(quick=100, full=500, paper=500)
+    widths = setting.pick(quick=(32, *geometric(128, 1024)), full=geometric(32, 2048), paper=geometric(32, 8192))
+    return widths, setting.pick(quick=50, full=100, paper=1000), setting.pick(quick=100, full=500)
 
 
 def orthonormal_run(
@@ -69,9 +65,8 @@ def orthonormal_run(
     found = {name: padded(values, len(steps)) for name, values in runs[0].records.items()}
     found["relative_drift"] = found["drift"] / size
     if frozen:
-        assert runs[0].outputs is not None
-        assert runs[1].outputs is not None
-        found["frozen_difference"] = np.array(
-            [row_difference(a, b) for a, b in zip(runs[0].outputs, runs[1].outputs, strict=True)]
-        )
+        trained, untrained = (run.outputs for run in runs)
+        assert trained is not None
+        assert untrained is not None
+        found["frozen_difference"] = np.array([row_difference(a, b) for a, b in zip(trained, untrained, strict=True)])
     return found

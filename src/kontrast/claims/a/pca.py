@@ -12,7 +12,7 @@ from kontrast.claims.a.runs import DELTA
 from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, geometric, largest, seed_mean, smallest, sweep, width_law
 from kontrast.data import pair_matrix
 from kontrast.linalg import subspace_sines
 from kontrast.nets import Parameters
@@ -32,30 +32,20 @@ from kontrast.runs import padded
 )
 def trained_is_pca(setting: Setting) -> Evidence:
     """Measure sines between the trained span and both PCAs, by width at a fixed time and by ηt/M."""
-    widths = setting.pick(
-        quick=(128, 256, 512, 1024, 2048),
-        full=(128, 256, 512, 1024, 2048, 4096),
-        paper=(128, 256, 512, 1024, 2048, 4096, 8192, 16384),
-    )
+    widths = setting.pick(quick=geometric(128, 2048), full=geometric(128, 4096), paper=geometric(128, 16384))
     seeds = setting.seeds(quick=2)
     data = sweep(widths, seeds, lambda w, s: _angles(setting, w, s, d_out=1, steps=[200]), t=[200])
-    ratios = setting.pick(quick=(1, 2, 4, 8), full=(1, 2, 4, 8, 16), paper=(1, 2, 4, 8, 16))
-    late_widths = setting.pick(quick=(64,), full=(64, 256), paper=(64, 256))
+    ratios, late_widths = setting.pick(quick=((1, 2, 4, 8), (64,)), full=((1, 2, 4, 8, 16), (64, 256)))
     late = sweep(
-        late_widths,
-        seeds,
-        lambda w, s: _angles(setting, w, s, d_out=5, steps=[r * w for r in ratios]),
-        ratio=list(ratios),
+        late_widths, seeds, lambda w, s: _angles(setting, w, s, d_out=5, steps=[r * w for r in ratios]), ratio=ratios
     )
-    at_8 = late.sel(ratio=8)
-    early, to_start = data.sine_start.sel(t=200), float(seed_mean(at_8.sine_start).min())
+    at_8, early = late.sel(ratio=8), data.sine_start.sel(t=200)
+    to_start, to_now = smallest(seed_mean(at_8.sine_start)), largest(seed_mean(at_8.sine_now))
     return judged(
         printed("sine_to_start_late", to_start, "the trained span stays PCA of C̃(0) at any time", high=0.05),
         corrected("exponent_sine", width_law(early), "in the window the angle falls as 1/M", low=-1.15, high=-0.85),
         corrected("sine_to_start_late", to_start, "at ηt = 8M it has left PCA of C̃(0)", low=0.5),
-        corrected(
-            "sine_to_now_late", seed_mean(at_8.sine_now).max(), "at ηt = 8M it is PCA of the current C̃(t)", high=0.05
-        ),
+        corrected("sine_to_now_late", to_now, "at ηt = 8M it is PCA of the current C̃(t)", high=0.05),
         *shown(sine_narrowest=seed_mean(early)[0], sine_widest=seed_mean(early)[-1]),
         data=xr.merge([data, late.rename({name: f"late_{name}" for name in late.data_vars})], join="outer"),
         panels=[

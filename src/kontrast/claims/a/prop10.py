@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kontrast.claims.evidence import Estimate, Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator
+from kontrast.claims.setting import Setting, generator, geometric
 from kontrast.lazy import BlowUp, proposition10
 from kontrast.linalg import PowerLaw, fit_log_law, fit_power_law
 
@@ -32,13 +32,8 @@ from kontrast.linalg import PowerLaw, fit_log_law, fit_power_law
 def proposition_10(setting: Setting) -> Evidence:
     """Compare P(t) with an ODE solver; measure the law of the blow-up time, its tail at C = 1, and gradient descent."""
     C = 1.0
-    widths = setting.pick(
-        quick=(4, 16, 64, 256, 1024, 4096),
-        full=(4, 16, 64, 256, 1024, 4096, 16384),
-        paper=(4, 16, 64, 256, 1024, 4096, 16384, 65536),
-    )
-    most = setting.pick(quick=8000, full=20_000, paper=20_000)
-    numbers = setting.pick(quick=2**24, full=2**25, paper=2**25)
+    widths = setting.pick(quick=geometric(4, 4096, 4), full=geometric(4, 16384, 4), paper=geometric(4, 65536, 4))
+    most, numbers = setting.pick(quick=8000, full=20_000), setting.pick(quick=2**24, full=2**25)
 
     def draws(width: int) -> tuple[Tensor, Tensor]:
         n = max(min(most, numbers // width), 400)
@@ -48,48 +43,32 @@ def proposition_10(setting: Setting) -> Evidence:
     blow_ups = {width: BlowUp.of(*draws(width), C) for width in widths}
     times = {width: float(found.time.mean()) for width, found in blow_ups.items()}
     tails = {width: float((found.time >= math.log(width)).double().mean()) for width, found in blow_ups.items()}
+    bounds = {width: proposition10(width, C).value for width in widths}
     wide = [width for width in widths if width >= 256]
     law = fit_log_law(wide, [times[width] for width in wide])
+    slope = Estimate(8 * C * law.slope, 8 * C * law.low, 8 * C * law.high)
+    over = max(tails[width] / min(1.0, bounds[width]) for width in widths)
+    at_fixed_time = _fixed_time_law({width: found for width, found in blow_ups.items() if width >= 64}, C)
     w, v = (part[0] for part in draws(64))
     data = xr.Dataset(
         {
             "blow_up_time": ("width", list(times.values())),
             "tail": ("width", list(tails.values())),
-            "bound": ("width", [proposition10(width, C).value for width in widths]),
+            "bound": ("width", list(bounds.values())),
         },
         coords={"width": list(widths)},
     )
+    delay = _overflow_delay(w, v, C, rate=0.01)
     return judged(
         printed("flow_error", _flow_error(w, v, C), "the closed form P(t) is the flow, up to 0.99 t̃", high=1e-6),
-        printed(
-            "slope_times_8C",
-            Estimate(8 * C * law.slope, 8 * C * law.low, 8 * C * law.high),
-            "the mean blow-up time grows as ln M/(8C)",
-            low=0.9,
-            high=1.1,
-        ),
-        printed(
-            "tail_over_bound",
-            max(tails[width] / min(1.0, proposition10(width, C).value) for width in widths),
-            "P(t̃ ≥ log M) ≤ min(1, 25/√M) at every width",
-            high=1.0,
-        ),
+        printed("slope_times_8C", slope, "the mean blow-up time grows as ln M/(8C)", low=0.9, high=1.1),
+        printed("tail_over_bound", over, "P(t̃ ≥ log M) ≤ min(1, 25/√M) at every width", high=1.0),
         corrected("tail_M4", tails[4], "at C = 1 this probability is 0.09 for M = 4", low=0.07, high=0.11),
         corrected("tail_M16", tails[16], "it is 0.002 for M = 16", high=0.004),
         corrected("tail_M64", tails[64], "it is nearly 0 from M = 64 on", high=0.0005),
+        corrected("descent_overflows_after", delay, "gradient descent overflows some steps after t̃/η", low=8, high=12),
         corrected(
-            "descent_overflows_after",
-            _overflow_delay(w, v, C, rate=0.01),
-            "gradient descent overflows some steps after t̃/η",
-            low=8,
-            high=12,
-        ),
-        corrected(
-            "exponent_at_fixed_time",
-            _fixed_time_law({width: found for width, found in blow_ups.items() if width >= 64}, C),
-            "at a fixed time the change falls as 1/M",
-            low=-1.15,
-            high=-0.85,
+            "exponent_at_fixed_time", at_fixed_time, "at a fixed time the change falls as 1/M", low=-1.15, high=-0.85
         ),
         *shown(bound_says_something_from=next(M for M in range(1, 10_000) if not proposition10(M, C).vacuous)),
         data=data,
@@ -100,28 +79,18 @@ def proposition_10(setting: Setting) -> Evidence:
 
 def _blow_up_panels(data: xr.Dataset, C: float) -> list[Panel]:
     """Figures of the mean blow-up time, and of the probability of no blow-up before log M."""
-    widths = [int(width) for width in data.width]
+    M = [int(width) for width in data.width]
+    # 1/β ≈ 4/S², and M S² is nearly χ² with one degree of freedom, whose mean logarithm is −γ − ln 2.
+    expected = [(math.log(8 * width) + np.euler_gamma) / (8 * C) for width in M]
+    times = (
+        curve("measured", M, data.blow_up_time),
+        curve("(ln 8M + γ)/(8C)", M, expected, "dashed"),
+        curve("log M", M, [math.log(width) for width in M], "plain"),
+    )
+    tails = (curve("measured", M, data["tail"]), curve("25/√M", M, data.bound, "dashed"))
     return [
-        Panel(
-            "When the NTK blows up",
-            "width M",
-            "mean blow-up time t̃",
-            (
-                curve("measured", widths, data.blow_up_time),
-                # 1/β ≈ 4/S², and M S² is nearly χ² with one degree of freedom, whose mean logarithm is −γ − ln 2.
-                curve(
-                    "(ln 8M + γ)/(8C)", widths, [(math.log(8 * w) + np.euler_gamma) / (8 * C) for w in widths], "dashed"
-                ),
-                curve("log M", widths, [math.log(w) for w in widths], "plain"),
-            ),
-            y_log=False,
-        ),
-        Panel(
-            "Probability of no blow-up before log M",
-            "width M",
-            "P(t̃ ≥ log M)",
-            (curve("measured", widths, data["tail"]), curve("25/√M", widths, data.bound, "dashed")),
-        ),
+        Panel("When the NTK blows up", "width M", "mean blow-up time t̃", times, y_log=False),
+        Panel("Probability of no blow-up before log M", "width M", "P(t̃ ≥ log M)", tails),
     ]
 
 

@@ -34,14 +34,9 @@ def proposition_18(setting: Setting) -> Evidence:
         # Under the dot product longer runs diverge, and the difference of two infinities says nothing.
         for similarity, rate, n_steps in (("dot", dot_rate(setting) / 8, 20), ("cosine", RATE, 100)):
             problem = contrastive_problem(pairs, loss_of(similarity))
-            run = train(net, problem, n_steps=n_steps, record_at=[n_steps], recorders={}, learning_rate=rate)
-            limit = fixed_kernel_descent(
-                infinite_ntk(problem.inputs),
-                net(problem.inputs).detach(),
-                problem.objective,
-                learning_rate=rate,
-                n_steps=n_steps,
-            )
+            run = train(net, problem, [n_steps], learning_rate=rate)
+            K, start = infinite_ntk(problem.inputs), net(problem.inputs).detach()
+            limit = fixed_kernel_descent(K, start, problem.objective, learning_rate=rate, n_steps=n_steps)
             for name, f in ((f"outputs_{similarity}", run.final_outputs), ("outputs_limit", limit.final_outputs)):
                 found[name] = largest(found[name], float((f[:, 0] - f[:, 1]).abs().max() / f.abs().max()))
         K = empirical_ntk(net, pairs.rows)

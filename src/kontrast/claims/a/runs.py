@@ -9,14 +9,14 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.evidence import Panel, curve
-from kontrast.claims.panels import log_steps, step_panel
+from kontrast.bounds import Form
+from kontrast.claims.evidence import Panel
+from kontrast.claims.panels import log_steps, step_panel, width_panel
 from kontrast.claims.setting import Setting, loss_of, seed_mean, sweep
 from kontrast.data import Pairs
 from kontrast.dynamics import (
     Problem,
     Recorder,
-    Snapshot,
     Status,
     Trajectory,
     contrastive_problem,
@@ -31,27 +31,28 @@ from kontrast.runs import padded
 RATE = 0.1  # 0.01 barely moves f, 1 converges
 DELTA = 0.01  # δ in the norms of cosine similarity
 MOST_PROBES = 10  # points at which tangent kernels are compared
+ALL_FORMS: tuple[Form, ...] = ("printed", "corrected", "sharp")  # of a bound
 
 
 def train(
     net: MLP,
     problem: Problem,
-    *,
-    n_steps: int,
     record_at: Sequence[int],
-    recorders: dict[str, Recorder],
+    recorders: dict[str, Recorder] | None = None,
+    *,
+    n_steps: int | None = None,
     learning_rate: float = RATE,
     keep_parameters: bool = False,
 ) -> Trajectory:
-    """Full-batch gradient descent from the present weights of `net`."""
+    """Full-batch gradient descent from the present weights of `net`, by default up to the last recorded step."""
     return gradient_descent(
         pure_function(net),
         parameters_of(net),
         problem,
         learning_rate=learning_rate,
-        n_steps=n_steps,
+        n_steps=record_at[-1] if n_steps is None else n_steps,
         record_at=record_at,
-        recorders=recorders,
+        recorders=recorders or {},
         keep_parameters=keep_parameters,
     )
 
@@ -61,14 +62,11 @@ def probes_of(pairs: Pairs) -> Tensor:
     return pairs.rows[pairs.anchor[:MOST_PROBES]]
 
 
-def ntk_change(net: MLP, probes: Tensor) -> Recorder:
-    """Recorder of max |K(t) − K(0)| over points and outputs, as in Figs. 2, 3 and 5 to 7 of paper A."""
+def ntk_change(net: MLP, pairs: Pairs) -> Recorder:
+    """Recorder of max |K(t) − K(0)| over the probes and outputs, as in Figs. 2, 3 and 5 to 7 of paper A."""
+    probes = probes_of(pairs)
     start = empirical_ntk(net, probes)
-
-    def change(now: Snapshot) -> Tensor:
-        return (empirical_ntk(net, probes, parameters=now.parameters) - start).abs().max()
-
-    return change
+    return lambda now: (empirical_ntk(net, probes, parameters=now.parameters) - start).abs().max()
 
 
 def dot_rate(setting: Setting, data: str | None = None) -> float:
@@ -77,31 +75,18 @@ def dot_rate(setting: Setting, data: str | None = None) -> float:
 
 
 def dot_divergence(
-    setting: Setting,
-    widths: Sequence[int],
-    seeds: Sequence[int],
-    *,
-    n_samples: int,
-    learning_rate: float,
-    depth: int = 1,
+    setting: Setting, widths: Sequence[int], seeds: Sequence[int], *, n_samples: int, depth: int = 1
 ) -> xr.Dataset:
     """Train under the dot product; record the step at which every run overflows, and the change of its NTK."""
-    steps = list(range(0, 81, 2))
+    steps, rate = list(range(0, 81, 2)), dot_rate(setting)
 
     def measure(width: int, seed: int) -> dict[str, object]:
         pairs = setting.pairs(n_samples, seed=seed)
         net = setting.net(pairs.x, width, 10, seed=seed, depth=depth)
-        run = train(
-            net,
-            contrastive_problem(pairs, loss_of("dot")),
-            n_steps=400,
-            record_at=steps,
-            recorders={"change": ntk_change(net, probes_of(pairs))},
-            learning_rate=learning_rate,
-        )
-        diverged = run.status is Status.DIVERGED
+        problem, recorders = contrastive_problem(pairs, loss_of("dot")), {"change": ntk_change(net, pairs)}
+        run = train(net, problem, steps, recorders, n_steps=400, learning_rate=rate)
         return {
-            "diverged_at": run.stopped_at if diverged else math.nan,
+            "diverged_at": run.stopped_at if run.status is Status.DIVERGED else math.nan,
             "change": padded(run.records["change"], len(steps)),
         }
 
@@ -116,42 +101,36 @@ def divergence_law(data: xr.Dataset) -> LogLaw | None:
 
 def divergence_panels(data: xr.Dataset) -> list[Panel]:
     """Figures of when runs under the dot product overflow, and of their NTK on the way."""
+    title, steps = "When training under the dot product overflows", {"mean over seeds": data.diverged_at}
     return [
-        Panel(
-            "When training under the dot product overflows",
-            "width M",
-            "step",
-            (curve("mean over seeds", data.width, seed_mean(data.diverged_at)),),
-            y_log=False,
-        ),
+        width_panel(title, steps, "step", guides=(), y_log=False),
         step_panel("NTK change in time, dot product", data.change),
     ]
+
+
+def drift_steps(setting: Setting) -> list[int]:
+    """The steps at which `cosine_drift` records for Figs. 3 and 5, step 100 among them."""
+    return sorted({*log_steps(setting.pick(quick=100, full=500), setting.pick(quick=5, full=16)), 100})
 
 
 def cosine_drift(
     setting: Setting,
     widths: Sequence[int],
     seeds: Sequence[int],
+    steps: Sequence[int],
     *,
-    n_samples: int,
-    n_steps: int,
+    n_samples: int = 10,
     activation: str = "relu",
     link: str = "linear",
     depth: int = 1,
 ) -> xr.Dataset:
-    """Train under cosine similarity; record how far the NTK and the weights move, at step 100 among others."""
-    steps = sorted({*log_steps(n_steps, setting.pick(quick=5, full=16, paper=16)), min(100, n_steps)})
+    """Train under cosine similarity; record how far the NTK and the weights move."""
 
     def measure(width: int, seed: int) -> dict[str, object]:
         pairs = setting.pairs(n_samples, seed=seed)
         net = setting.net(pairs.x, width, 10, seed=seed, activation=activation, depth=depth)
-        run = train(
-            net,
-            contrastive_problem(pairs, loss_of("cosine", link, delta=DELTA)),
-            n_steps=n_steps,
-            record_at=steps,
-            recorders={"change": ntk_change(net, probes_of(pairs)), "weights_moved": distance_from(parameters_of(net))},
-        )
+        recorders = {"change": ntk_change(net, pairs), "weights_moved": distance_from(parameters_of(net))}
+        run = train(net, contrastive_problem(pairs, loss_of("cosine", link, delta=DELTA)), steps, recorders)
         return {name: padded(values, len(steps)) for name, values in run.records.items()}
 
     return sweep(widths, seeds, measure, t=steps)

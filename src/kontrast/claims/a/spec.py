@@ -16,7 +16,7 @@ from torch import Tensor
 from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import accuracy_panel, log_steps
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, seed_mean, sweep
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.data import Dataset, parse_view
 from kontrast.dynamics import Problem, gradient_descent
 from kontrast.estimators import ContrastivePCA, SpectralContrastive, linear_probe
@@ -26,7 +26,7 @@ from kontrast.study import input_embeddings
 RIDGE = 1e-5
 ROUNDING = 1e-16  # a logarithmic axis cannot show a gap of 0
 HEAD_WIDTH, HEAD_COMPONENTS, HEAD_SAMPLES, HEAD_VIEWS = 64, 8, 300, 4
-STEPS = [t for t in log_steps(1000, 12) if t > 0]
+STEPS = log_steps(1000, 12)[1:]
 
 
 @claim(
@@ -44,37 +44,19 @@ def whitened(setting: Setting) -> Evidence:
     """Compare the closed form with trained, random and nearby heads, and fit linear probes tested on unseen samples."""
     on_cpu = replace(setting, device="cpu")  # thousands of steps of small matrices are slower on a GPU
     heads = sweep([HEAD_WIDTH], setting.seeds(quick=2, full=5, paper=3), lambda w, s: _heads(on_cpu, w, s), t=STEPS)
-    probes, steps = _probes(setting), heads.t.values
+    probes = _probes(setting)
+    error, random = largest(heads.loss_error), smallest(heads.gap_random)
+    on_features, on_whitened = heads.gap_trained, heads.gap_whitened
+    least, last = smallest(on_features, on_whitened), heads.isel(t=-1)
+    near, reached = largest(last.gap_trained), largest(last.gap_whitened)
     return judged(
-        printed(
-            "loss_error",
-            heads.loss_error.values.max(),
-            "the loss of the closed form, summed pair by pair, is −Σ λ²",
-            high=1e-10,
-        ),
-        printed("gradient_norm", heads.gradient_norm.values.max(), "its gradient vanishes there", high=1e-8),
-        printed(
-            "least_gap_trained",
-            float(np.min([heads.gap_trained.values, heads.gap_whitened.values])),
-            "no trained head has a lower loss",
-            low=-1e-9,
-        ),
-        printed(
-            "last_gap_trained",
-            heads.gap_trained.isel(t=-1).values.max(),
-            "a head trained on the features comes near it",
-            high=0.05,
-        ),
-        printed(
-            "last_gap_whitened",
-            heads.gap_whitened.isel(t=-1).values.max(),
-            "a head trained on whitened features reaches it",
-            high=1e-9,
-        ),
-        printed("least_gap_nearby", heads.gap_nearby.values.min(), "every nearby head is worse", low=0),
-        printed(
-            "least_gap_random", heads.gap_random.values.min(), "random heads at their best scale are far worse", low=0.5
-        ),
+        printed("loss_error", error, "the loss of the closed form, summed pair by pair, is −Σ λ²", high=1e-10),
+        printed("gradient_norm", largest(heads.gradient_norm), "its gradient vanishes there", high=1e-8),
+        printed("least_gap_trained", least, "no trained head has a lower loss", low=-1e-9),
+        printed("last_gap_trained", near, "a head trained on the features comes near it", high=0.05),
+        printed("last_gap_whitened", reached, "a head trained on whitened features reaches it", high=1e-9),
+        printed("least_gap_nearby", smallest(heads.gap_nearby), "every nearby head is worse", low=0),
+        printed("least_gap_random", random, "random heads at their best scale are far worse", low=0.5),
         *_probe_findings(probes),
         data=xr.merge([heads.drop_vars("width").squeeze("width").rename(seed="head_seed"), probes], join="outer"),
         panels=[
@@ -83,10 +65,8 @@ def whitened(setting: Setting) -> Evidence:
                 "step t",
                 "(loss − least loss) / |least loss|",
                 (
-                    curve("on the features", steps, seed_mean(heads.gap_trained.isel(width=0))),
-                    curve(
-                        "on whitened features", steps, np.maximum(seed_mean(heads.gap_whitened.isel(width=0)), ROUNDING)
-                    ),
+                    curve("on the features", STEPS, seed_mean(on_features)[0]),
+                    curve("on whitened features", STEPS, np.maximum(seed_mean(on_whitened)[0], ROUNDING)),
                 ),
             ),
             accuracy_panel(f"Linear probe, {probes.attrs['n_components']} components", probes.accuracy),
@@ -105,32 +85,18 @@ def whitened(setting: Setting) -> Evidence:
 
 def _probe_findings(probes: xr.Dataset) -> Iterator[Finding]:
     """The criteria on test accuracy, with intervals over seeds."""
-    widest = probes.accuracy.isel(width=-1)
-    spectral = probes.accuracy.sel(embedding="spectral")
-    yield printed(
-        "margin_over_contrastive_pca",
-        _over_seeds(widest.sel(embedding="spectral") - widest.sel(embedding="contrastive-pca")),
-        "its outputs classify better than contrastive PCA",
-        low=0.015,
+    names = [str(name) for name in probes.embedding.values]
+    at = {name: probes.accuracy.sel(embedding=name).isel(width=-1) for name in names}
+    narrowest = probes.accuracy.sel(embedding="spectral").isel(width=0)
+    contrastive, pixels, rise = (
+        _over_seeds(at["spectral"] - other) for other in (at["contrastive-pca"], at["pixel-pca"], narrowest)
     )
     yield printed(
-        "margin_over_pixel_pca",
-        _over_seeds(widest.sel(embedding="spectral") - widest.sel(embedding="pixel-pca")),
-        "they classify better than PCA of the input",
-        low=0.015,
+        "margin_over_contrastive_pca", contrastive, "its outputs classify better than contrastive PCA", low=0.015
     )
-    yield printed(
-        "rise_with_width",
-        _over_seeds(spectral.isel(width=-1) - spectral.isel(width=0)),
-        "they classify better as the width grows",
-        low=0.015,
-    )
-    yield from shown(
-        **{
-            f"accuracy_{str(name).replace('-', '_')}": _over_seeds(widest.sel(embedding=name))
-            for name in probes.embedding.values
-        }
-    )
+    yield printed("margin_over_pixel_pca", pixels, "they classify better than PCA of the input", low=0.015)
+    yield printed("rise_with_width", rise, "they classify better as the width grows", low=0.015)
+    yield from shown(**{f"accuracy_{name.replace('-', '_')}": _over_seeds(at[name]) for name in names})
 
 
 def _heads(setting: Setting, width: int, seed: int) -> dict[str, object]:
@@ -179,8 +145,8 @@ def _heads(setting: Setting, width: int, seed: int) -> dict[str, object]:
         "gradient_norm": float(gradient.norm() * W.norm()) / abs(best),
         "gap_trained": trained(features),
         "gap_whitened": trained(features @ (U * squares.rsqrt())),
-        "gap_nearby": float(np.min(nearby)),
-        "gap_random": float(np.min([1 - _best_scaled(features @ D) / best for D in random])),
+        "gap_nearby": smallest(nearby),
+        "gap_random": smallest([1 - _best_scaled(features @ D) / best for D in random]),
     }
 
 

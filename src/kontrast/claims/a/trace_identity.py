@@ -15,7 +15,7 @@ from kontrast.pca import contrastive_matrix, hidden_features, orthonormal_start,
 def trace_identity(setting: Setting, *, delta: float | None) -> Evidence:
     """Compare the loss (6) with −Tr(W^T C_V W), under the dot product or, with `delta`, the right side of (9)."""
     worst = 0.0
-    for seed in setting.seeds(quick=4, full=20, paper=20):
+    for seed in setting.seeds(quick=4, full=20):
         pairs = setting.pairs(20, seed=seed)
         net = setting.net(pairs.x, 48, 6, seed=seed)
         W = orthonormal_start(net)["output"]

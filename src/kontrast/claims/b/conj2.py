@@ -101,10 +101,10 @@ def _followed(values: Tensor, q: Tensor, times: Tensor, *, on_the_sphere: bool) 
 )
 def conjecture_2(setting: Setting) -> Evidence:
     """Search for counterexamples among random and adversarial cases, each followed for at least 10/gap."""
-    n_cases = setting.pick(quick=240, full=6000, paper=6000)
+    n_cases = setting.pick(quick=240, full=6000)
     kinds = {
         "random": Cases(gap=0.05),
-        "tiny gap": Cases(gap=setting.pick(quick=0.01, full=1e-3, paper=1e-3)),
+        "tiny gap": Cases(gap=setting.pick(quick=0.01, full=1e-3)),
         "nearly orthogonal": Cases(gap=0.05, hidden=1e-6),
         "nearly rank-deficient": Cases(gap=0.05, thin=1e-6),
         "barely negative": Cases(gap=0.05, last=-1e-4),
@@ -113,6 +113,10 @@ def conjecture_2(setting: Setting) -> Evidence:
     n = n_cases // (len(kinds) * len(SHAPES))
     found = {name: np.concatenate([cases.distances(d, z, n, name) for d, z in SHAPES]) for name, cases in kinds.items()}
     worst = {name: float(values.max()) for name, values in found.items()}
+    distances = tuple(
+        curve(name, np.arange(1, len(values) + 1), np.maximum(np.sort(values)[::-1], ROUNDING), "plain")
+        for name, values in found.items()
+    )
     return judged(
         printed("worst", largest(*worst.values()), "v_1 … v_z lie in the span (1 − least projection)", high=1e-6),
         *shown(
@@ -122,15 +126,7 @@ def conjecture_2(setting: Setting) -> Evidence:
         ),
         data=xr.Dataset({name: ("case", values) for name, values in found.items()}),
         panels=[
-            Panel(
-                "Distances by kind of case, largest first",
-                "rank",
-                "1 − least projection",
-                tuple(
-                    curve(name, np.arange(1, len(values) + 1), np.maximum(np.sort(values)[::-1], ROUNDING), "plain")
-                    for name, values in found.items()
-                ),
-            ),
+            Panel("Distances by kind of case, largest first", "rank", "1 − least projection", distances),
             _figure_4(),
         ],
         setting={
@@ -152,11 +148,10 @@ def _started_orthogonal() -> float:
 def _figure_4() -> Panel:
     """Fig. 4: projections of v_1, v_2, v_3 on the span, on half moons."""
     C, times = moon_matrix(200, 0), np.geomspace(0.1, 200, 60)
-    curves = []
-    for z in (1, 2, 3):
-        flow = deep_linear_flow(C, start_of(orthogonal_net(3, 10, z, 0)), times=times)
-        curves += [
-            curve(f"v_{i + 1}, z = {z}", times, flow.projections(3)[:, i], "dashed" if z == 1 else "plain")
-            for i in range(3)
-        ]
-    return Panel("Half moons: projections on the span", "time t", "|projection|", tuple(curves), y_log=False)
+    flows = {z: deep_linear_flow(C, start_of(orthogonal_net(3, 10, z, 0)), times=times) for z in (1, 2, 3)}
+    curves = tuple(
+        curve(f"v_{i + 1}, z = {z}", times, flow.projections(3)[:, i], "dashed" if z == 1 else "plain")
+        for z, flow in flows.items()
+        for i in range(3)
+    )
+    return Panel("Half moons: projections on the span", "time t", "|projection|", curves, y_log=False)

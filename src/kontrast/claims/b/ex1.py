@@ -10,11 +10,11 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import NOISE_STD, maximum, minimum, moons, noisy_pairs
+from kontrast.claims.b.problems import NOISE_STD, moon_pairs
 from kontrast.claims.evidence import Curve, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, seed_mean, sweep
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.deep_linear import data_matrix, scaled_loss
 from kontrast.dynamics import Problem, Status, Step, Trajectory, contrastive_problem, gradient_descent
 from kontrast.linalg import effective_rank, polar_step
@@ -38,12 +38,12 @@ MODELS = {"unconstrained": "without constraints", "scaled": "scaled loss", "orth
 )
 def example_1(setting: Setting) -> Evidence:
     """The same network trained three times: without constraints, on the scaled loss, with orthonormal weights."""
-    steps = sorted({*log_steps(N_STEPS, setting.pick(quick=12, full=24, paper=24)), COLLAPSED_AT})
+    steps = sorted({*log_steps(N_STEPS, setting.pick(quick=12, full=24)), COLLAPSED_AT})
     seeds = setting.seeds(quick=3, full=10, paper=30)
     ends: dict[int, Parameters] = {}  # of training on the scaled loss, by seed
 
     def measure(width: int, seed: int) -> dict[str, object]:
-        pairs = noisy_pairs(moons(N, seed), seed)
+        pairs = moon_pairs(N, seed)
         problem = contrastive_problem(pairs, contrastive_trace_loss)
         optimum = float(torch.linalg.eigvalsh(data_matrix(pairs))[:Z].sum())
         found: dict[str, object] = {}
@@ -72,8 +72,9 @@ def example_1(setting: Setting) -> Evidence:
 def _findings(data: xr.Dataset) -> list[Finding]:
     """Effective ranks of two outputs; losses at the end, relative to the least loss of a linear network (Prop. 3)."""
     overflows, end = float(data.overflows_unconstrained.mean()), data.isel(t=-1)
-    rank, spread = maximum(data.rank_unconstrained.sel(t=COLLAPSED_AT)), maximum(data.spread_scaled)
-    rank_scaled, rank_orthogonal = minimum(end.rank_scaled), minimum(end.rank_orthogonal)
+    rank, spread = largest(data.rank_unconstrained.sel(t=COLLAPSED_AT)), largest(data.spread_scaled)
+    rank_scaled, rank_orthogonal = smallest(end.rank_scaled), smallest(end.rank_orthogonal)
+    at_the_start = float(data.rank_scaled.sel(t=0).values.mean())
     settled, settled_orthogonal = (float(data[f"settled_{m}"].values.mean()) for m in ("scaled", "orthogonal"))
     return [
         printed("share_overflows_unconstrained", overflows, "unconstrained, the loss falls until it overflows", low=1),
@@ -84,22 +85,15 @@ def _findings(data: xr.Dataset) -> list[Finding]:
         ),
         printed("largest_loss_spread_scaled", spread, "the scaled loss settles (std/mean, last 100 epochs)", high=0.1),
         printed("loss_over_linear_optimum_scaled", settled, "it settles near the linear optimum", low=0.7, high=1),
-        *shown(loss_over_linear_optimum_orthogonal=settled_orthogonal),
-        *shown(mean_rank_at_the_start=float(data.rank_scaled.sel(t=0).values.mean())),
+        *shown(loss_over_linear_optimum_orthogonal=settled_orthogonal, mean_rank_at_the_start=at_the_start),
     ]
 
 
 def _net(width: int, seed: int, model: str) -> MLP:
     """A network with entries N(0, 1/fan-in), or with the orthonormal factor of the same draw."""
-    return MLP(
-        3,
-        width,
-        Z,
-        activation="tanh",
-        parametrization="orthogonal" if model == "orthogonal" else "standard",
-        generator=generator("example 1", seed, width),
-        dtype=torch.float64,
-    )
+    kind = "orthogonal" if model == "orthogonal" else "standard"
+    draw = generator("example 1", seed, width)
+    return MLP(3, width, Z, activation="tanh", parametrization=kind, generator=draw, dtype=torch.float64)
 
 
 def _train(model: str, net: MLP, problem: Problem, record_at: Sequence[int]) -> Trajectory:
@@ -151,8 +145,7 @@ def _curves_of_training(data: xr.Dataset) -> list[Panel]:
 
 def _embeddings(seed: int, scaled_end: Parameters) -> list[Panel]:
     """Fig. 1b for one start: the two moons in R² at the start, collapsed, and with the scaled loss."""
-    pairs = noisy_pairs(moons(N, seed), seed)
-    problem = contrastive_problem(pairs, contrastive_trace_loss)
+    problem = contrastive_problem(moon_pairs(N, seed), contrastive_trace_loss)
     net = _net(WIDTH, seed, "scaled")
     ends = {
         "at the start": parameters_of(net),
@@ -169,14 +162,7 @@ def _embedding_panel(title: str, net: MLP, parameters: Parameters) -> Panel:
     with torch.no_grad():
         u = torch.stack([net.at(parameters, moon) for moon in moons])
     u = (u / u.abs().max()).cpu()  # without constraints it grows without bound
-    return Panel(
-        f"Embedding {title} (Fig. 1b)",
-        "u₁ / max |u|",
-        "u₂ / max |u|",
-        tuple(
-            curve(name, moon[:, 0], moon[:, 1], "plain")
-            for name, moon in zip(("upper moon", "lower moon"), u, strict=True)
-        ),
-        x_log=False,
-        y_log=False,
+    lines = tuple(
+        curve(name, moon[:, 0], moon[:, 1], "plain") for name, moon in zip(("upper moon", "lower moon"), u, strict=True)
     )
+    return Panel(f"Embedding {title} (Fig. 1b)", "u₁ / max |u|", "u₂ / max |u|", lines, x_log=False, y_log=False)

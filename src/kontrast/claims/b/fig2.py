@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import NOISE_STD, maximum, moons, noisy_pairs, orthogonal_net
+from kontrast.claims.b.problems import NOISE_STD, moon_pairs, orthogonal_net
 from kontrast.claims.evidence import (
     Estimate,
     Evidence,
@@ -18,14 +18,13 @@ from kontrast.claims.evidence import (
     Panel,
     Verdict,
     corrected,
-    curve,
     judged,
     printed,
     shown,
 )
-from kontrast.claims.panels import guide, log_steps
+from kontrast.claims.panels import log_steps, step_panel, width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, sweep, width_law
+from kontrast.claims.setting import Setting, largest, sweep, width_law
 from kontrast.deep_linear import output_gap
 from kontrast.dynamics import Problem, contrastive_problem, gradient_descent
 from kontrast.linalg import best_rotation, polar_step
@@ -60,42 +59,34 @@ def figure_2(setting: Setting) -> Evidence:
     widths = setting.pick(
         quick=(16, 50, 160, 500), full=(10, 32, 100, 316, 1000, 3162), paper=(10, 32, 100, 316, 1000, 3162)
     )
-    n_samples, n_steps = setting.pick(quick=40, full=100, paper=200), 100
-    steps = log_steps(n_steps, 8)
+    n_samples, steps = setting.pick(quick=40, full=100, paper=200), log_steps(100, 8)
 
     def measure(width: int, seed: int) -> dict[str, object]:
-        pairs = noisy_pairs(moons(n_samples, seed), seed)
-        problem = contrastive_problem(pairs, contrastive_trace_loss)
+        problem = contrastive_problem(moon_pairs(n_samples, seed), contrastive_trace_loss)
         u = {
             name: trained_outputs(orthogonal_net(3, width, Z, seed, activation=name), problem, steps)
             for name in ("linear", *TRAINED)
         }
         return {key: value for name in TRAINED for key, value in _gaps(name, u[name], u["linear"]).items()}
 
-    data = sweep(widths, setting.seeds(quick=6, full=10, paper=10), measure, t=steps)
+    data = sweep(widths, setting.seeds(quick=6, full=10), measure, t=steps)
     return judged(
         *_findings(data),
         data=data,
         panels=_panels(data),
-        setting={
-            "n_samples": n_samples,
-            "d": 3,
-            "z": Z,
-            "learning_rate": RATE,
-            "n_steps": n_steps,
-            "noise_std": NOISE_STD,
-        },
+        setting={"n_samples": n_samples, "d": 3, "z": Z, "noise_std": NOISE_STD, "learning_rate": RATE, "n_steps": 100},
     )
 
 
 def _findings(data: xr.Dataset) -> list[Finding]:
     """Exponents in the width of the differences at the end, absolute, relative and up to a rotation."""
     last = data.isel(t=-1)
-    absolute = {name: typical_law(last[f"{name}_absolute"]) for name in TRAINED}
-    relative = {name: typical_law(last[f"{name}_relative"]) for name in TRAINED}
-    rotated = {name: typical_law(data[f"{name}_rotated"]) for name in TRAINED}
+    absolute, relative, rotated = (
+        {name: typical_law(last[f"{name}_{kind}"]) for name in TRAINED} for kind in ("absolute", "relative", "rotated")
+    )
     worst_step = typical_law(data.tanh_relative.max("t", skipna=False))
-    relu_widest = float(data.relu_rotated.isel(width=-1).values.mean())
+    relu_widest = float(last.relu_rotated.isel(width=-1).values.mean())
+    tanh_widest = largest(last.tanh_relative.isel(width=-1))
     return [
         printed("exponent_tanh_absolute", absolute["tanh"], "tanh: the difference tends to zero with h", high=-0.25),
         printed("exponent_tanh_worst_step", worst_step, "tanh: it tends to zero at every step of training", high=-0.25),
@@ -118,8 +109,7 @@ def _findings(data: xr.Dataset) -> list[Finding]:
         corrected("relu_rotated_widest", relu_widest, "ReLU: it stays at about a third of the outputs", low=0.2),
         corrected("exponent_sigmoid_absolute", absolute["sigmoid"], "sigmoid: it grows as √h", low=0.35, high=0.65),
         *shown(exponent_relu_absolute=absolute["relu"], exponent_sigmoid_relative=relative["sigmoid"]),
-        *shown(exponent_sigmoid_rotated=rotated["sigmoid"]),
-        *shown(tanh_relative_widest=maximum(last.tanh_relative.isel(width=-1))),
+        *shown(exponent_sigmoid_rotated=rotated["sigmoid"], tanh_relative_widest=tanh_widest),
     ]
 
 
@@ -155,45 +145,27 @@ def _gaps(name: str, nonlinear: Tensor, linear: Tensor) -> dict[str, object]:
 
 
 def typical(values: xr.DataArray) -> xr.DataArray:
-    """The geometric mean over starts."""
+    """The geometric mean over starts, in the place of a single start."""
     logarithm = values.copy(data=np.log(values.values)).mean("seed", skipna=False)
-    return logarithm.copy(data=np.exp(logarithm.values))
+    return logarithm.copy(data=np.exp(logarithm.values)).expand_dims("seed")
 
 
 def typical_law(values: xr.DataArray) -> Estimate:
     """The exponent in the width of the geometric mean over starts."""
-    return width_law(typical(values).expand_dims("seed"))
+    return width_law(typical(values))
 
 
 def _panels(data: xr.Dataset) -> list[Panel]:
     """Fig. 2 as geometric means over starts: against the width at the end, and over training."""
-    widths = data.width.values
-
-    def by_width(title: str, y_label: str, series: Mapping[str, xr.DataArray]) -> Panel:
-        first = next(iter(series.values()))
-        lines = [curve(name, widths, values) for name, values in series.items()]
-        return Panel(title, "width h", y_label, (*lines, guide(widths, first, -1.0, "1/h")))
-
-    last = data.isel(t=-1)
+    absolute = {name: typical(data[f"{name}_absolute"].isel(t=-1)) for name in TRAINED}
+    relative = {name: typical(data[f"{name}_relative"]) for name in TRAINED}
+    rotated = {name: typical(data[f"{name}_rotated"]) for name in TRAINED}
+    gap, relative_gap = "‖u^φ − u^I‖", "‖u^φ − u^I‖ / ‖u^I‖"
     return [
-        by_width(
-            "After 100 epochs (Fig. 2)", "‖u^φ − u^I‖", {name: typical(last[f"{name}_absolute"]) for name in TRAINED}
-        ),
-        by_width(
-            "After 100 epochs, up to a rotation",
-            "‖u^φ − u^I‖ / ‖u^I‖",
-            {name: typical(data[f"{name}_rotated"]) for name in TRAINED},
-        ),
+        width_panel("After 100 epochs (Fig. 2)", absolute, gap, guides=[-1.0], letter="h"),
+        width_panel("After 100 epochs, up to a rotation", rotated, relative_gap, guides=[-1.0], letter="h"),
         *(
-            Panel(
-                f"Over training, {name}",
-                "epoch",
-                "‖u^φ − u^I‖ / ‖u^I‖",
-                tuple(
-                    curve(f"h = {width}", data.t[1:], typical(data[f"{name}_relative"].sel(width=width))[1:], "plain")
-                    for width in widths
-                ),
-            )
-            for name in TRAINED
+            step_panel(f"Over training, {name}", values, relative_gap, step="epoch", letter="h")
+            for name, values in relative.items()
         ),
     ]

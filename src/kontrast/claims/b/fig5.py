@@ -7,14 +7,14 @@ import statistics
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
 import xarray as xr
 from sklearn.svm import SVC
 from torch import Tensor
 
 from kontrast.claims.b.problems import noisy_pairs, orthogonal_net, start_of
-from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
+from kontrast.claims.evidence import Evidence, Finding, Verdict, judged, printed, shown
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
 from kontrast.deep_linear import data_matrix, deep_linear_descent, deep_linear_flow, train_deep_linear
@@ -46,7 +46,7 @@ def figure_5(setting: Setting) -> Evidence:
         C = data_matrix(noisy_pairs(x, seed)) / len(x)
         eigenvalues = torch.linalg.eigvalsh(C)
         least, fastest = float(eigenvalues[:Z].sum()), float(eigenvalues.abs().max())
-        rate, gap = 0.5 / fastest, float(eigenvalues[Z] - eigenvalues[Z - 1])
+        rate, slow, gap = 0.5 / fastest, 0.05 / fastest, float(eigenvalues[Z] - eigenvalues[Z - 1])
         net = orthogonal_net(x.shape[1], width, Z, seed)
         start = start_of(net)
         n_steps = math.ceil((8 - math.log(gap / fastest)) / (3 * gap * rate))  # β = 3 of two layers
@@ -60,35 +60,20 @@ def figure_5(setting: Setting) -> Evidence:
             "accuracy_flow": _accuracy(flow.outputs(x)[-1], labels, seed),
             "seconds_trained": _seconds(lambda n: train_deep_linear(net, C, learning_rate=rate, n_steps=n), 10),
             "seconds_flow": _seconds(
-                lambda n: deep_linear_descent(C, start, learning_rate=0.1 * rate, n_steps=n), TIMED_STEPS
+                lambda n: deep_linear_descent(C, start, learning_rate=slow, n_steps=n), TIMED_STEPS
             ),
             "n_steps": n_steps,
         }
 
     data = sweep(widths, seeds, measure)
+    seconds = {"projected descent": data.seconds_trained, "(11)": data.seconds_flow}
+    accuracy = {"trained network": data.accuracy_trained, "equation": data.accuracy_flow}
     return judged(
         *_findings(data),
         data=data,
         panels=[
-            Panel(
-                "Seconds per step",
-                "width h",
-                "seconds",
-                (
-                    curve("projected descent", data.width, seed_mean(data.seconds_trained)),
-                    curve("(11)", data.width, seed_mean(data.seconds_flow)),
-                ),
-            ),
-            Panel(
-                "Linear SVM",
-                "width h",
-                "accuracy",
-                (
-                    curve("trained network", data.width, seed_mean(data.accuracy_trained)),
-                    curve("equation", data.width, seed_mean(data.accuracy_flow), "dashed"),
-                ),
-                y_log=False,
-            ),
+            width_panel("Seconds per step", seconds, "seconds", guides=(), letter="h"),
+            width_panel("Linear SVM", accuracy, "accuracy", guides=(), dashed=["equation"], y_log=False, letter="h"),
         ],
         setting={"n_samples": len(x), "d": x.shape[1], "z": Z, "classes": sorted(set(labels.tolist()))},
     )
@@ -98,8 +83,7 @@ def _findings(data: xr.Dataset) -> list[Finding]:
     """Loss gaps and accuracies of both embeddings; seconds per step, compared."""
     network, equation = seed_mean(data.seconds_trained), seed_mean(data.seconds_flow)
     trained, flow = seed_mean(data.accuracy_trained), seed_mean(data.accuracy_flow)
-    gaps = (*data.loss_gap_trained.values.reshape(-1), *data.loss_gap_flow.values.reshape(-1))
-    gap, difference = largest(*np.abs(gaps)), largest(*np.abs(trained - flow))
+    gap, difference = largest(abs(data.loss_gap_trained), abs(data.loss_gap_flow)), largest(abs(trained - flow))
     ratio, network_growth, growth = network / equation, network[-1] / network[0], equation[-1] / equation[0]
     return [
         printed("largest_loss_gap", gap, "both have converged, to 0.1 % of the least loss", high=NEAR),

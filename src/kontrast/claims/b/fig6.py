@@ -7,7 +7,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import MOONS, first_within, maximum, moon_matrix, orthogonal_net, start_of
+from kontrast.claims.b.problems import MOONS, first_within, moon_matrix, orthogonal_net, start_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, seed_mean, sweep
@@ -36,7 +36,7 @@ RATE = 0.01
 def figure_6(setting: Setting) -> Evidence:
     """Two kinds of descent by depth: steps to half the least loss, against the equation; where they end."""
     width = setting.pick(quick=10, full=10, paper=100)
-    seeds, n_steps = setting.seeds(quick=2, full=10, paper=10), setting.pick(quick=1200, full=3000, paper=3000)
+    seeds, n_steps = setting.seeds(quick=2, full=10), setting.pick(quick=1200, full=3000)
     steps, ends = list(range(0, 401, 4)), dict[tuple[int, str], Tensor]()
 
     def measure(depth: int, seed: int) -> dict[str, object]:
@@ -51,8 +51,7 @@ def figure_6(setting: Setting) -> Evidence:
             shallow = ends.setdefault((seed, flow), run.final_outputs)  # the first depth is 1
             found[f"apart_{flow}"] = float((run.final_outputs - shallow).abs().max())
             found[f"sine_{flow}"] = float(subspace_sines(run.final_outputs, torch.eye(3, dtype=C.dtype)[:, :Z])[0])
-        times = RATE * np.arange(1, n_steps)
-        law = deep_linear_flow(C, start_of(net), times=times, flow="polar", depth=depth)
+        law = deep_linear_flow(C, start_of(net), times=RATE * np.arange(1, n_steps), flow="polar", depth=depth)
         found["steps_equation"] = first_within(law.losses, least, 0.5) + 1
         return found
 
@@ -84,8 +83,8 @@ def _findings(data: xr.Dataset) -> list[Finding]:
     steps, by_grassmann = mean["steps_polar"], mean["steps_grassmann"]
     ratio, speed_up = steps / mean["steps_equation"], float(steps[0] / steps[-1])
     spread = float(by_grassmann.max() / by_grassmann.min())
-    apart = {flow: maximum(data[f"apart_{flow}"]) for flow in FLOWS}
-    sine = largest(*mean["sine_polar"], *mean["sine_grassmann"])
+    apart = {flow: largest(data[f"apart_{flow}"]) for flow in FLOWS}
+    sine = largest(mean["sine_polar"], mean["sine_grassmann"])
     predicted = "projected: the steps are as the equation predicts ({})"
     return [
         *shown(**{f"steps_to_half_{depth + 1}_layers": float(steps[k]) for k, depth in enumerate(DEPTHS)}),

@@ -10,10 +10,10 @@ import xarray as xr
 from torch import Tensor, nn
 
 from kontrast.claims.b.problems import moons
-from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
-from kontrast.claims.panels import guide
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, judged, printed
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, generator, largest, sweep, width_law
 from kontrast.kernels import empirical_ntk, empirical_ntk_components, infinite_ntk
 from kontrast.nets import MLP
 
@@ -51,13 +51,12 @@ def lemma_1(setting: Setting) -> Evidence:
     widths = setting.pick(quick=(64, 256, 1024), full=(32, 128, 512, 2048), paper=(32, 128, 512, 2048, 8192))
     seeds = setting.seeds(quick=30, full=100, paper=200)
     x = moons(N_POINTS, 0)
-    data = sweep(
-        widths,
-        seeds,
-        lambda width, seed: {
-            f"{what}_{phi}": value for phi in ACTIVATIONS for what, value in _kernel_parts(x, phi, width, seed).items()
-        },
-    )
+
+    def measure(width: int, seed: int) -> dict[str, float]:
+        parts = {phi: _kernel_parts(x, phi, width, seed) for phi in ACTIVATIONS}
+        return {f"{what}_{phi}": value for phi in ACTIVATIONS for what, value in parts[phi].items()}
+
+    data = sweep(widths, seeds, measure)
     exact = largest(*(_exact_model_error(x, seed) for seed in seeds[:5]))
     return judged(
         corrected("exact_model_error", exact, "exact for linear and kernel models (relative error)", high=1e-12),
@@ -74,18 +73,12 @@ def _network_findings(data: xr.Dataset, phi: str) -> list[Finding]:
     share, distance = (float(data[f"{what}_{phi}"].isel(width=-1).mean(skipna=False)) for what in ("share", "last"))
     cross, total = (width_law(data[f"{what}_{phi}"]) for what in ("cross", "total"))
     low, high = (0.5, 0.6) if phi == "tanh" else (0.47, 0.53)
-    stays = f"{phi}: the W₁ part does not fall"
+    stays, tends = f"{phi}: the W₁ part does not fall", f"{phi}: the kernel tends to the infinite NTK"
     return [
         printed(f"exponent_of_first_layer_{phi}", first_layer, f"{phi}: the W₁ part vanishes", high=-0.4),
         printed(f"distance_to_last_layer_{phi}", distance, f"{phi}: the kernel is ⟨φ(W₁x), φ(W₁x')⟩", high=0.1),
         corrected(f"exponent_between_outputs_{phi}", cross, f"{phi}: outputs decouple as h^−1/2", low=-0.6, high=-0.4),
-        corrected(
-            f"exponent_to_the_infinite_ntk_{phi}",
-            total,
-            f"{phi}: the kernel tends to the infinite NTK",
-            low=-0.65,
-            high=-0.35,
-        ),
+        corrected(f"exponent_to_the_infinite_ntk_{phi}", total, tends, low=-0.65, high=-0.35),
         corrected(f"exponent_of_first_layer_{phi}", first_layer, stays, low=-0.05, high=0.05),
         corrected(f"share_of_first_layer_{phi}", share, f"{phi}: the share of the W₁ part", low=low, high=high),
     ]
@@ -93,9 +86,8 @@ def _network_findings(data: xr.Dataset, phi: str) -> list[Finding]:
 
 def _kernel_parts(x: Tensor, activation: str, width: int, seed: int) -> dict[str, float]:
     """Kernel between outputs, share of W₁ in the kernel of one output, distances to limits; all relative."""
-    net = MLP(
-        3, width, N_OUTPUTS, activation=activation, generator=generator("kernel", seed, width), dtype=torch.float64
-    )
+    draw = generator("kernel", seed, width)
+    net = MLP(3, width, N_OUTPUTS, activation=activation, generator=draw, dtype=torch.float64)
     parts = empirical_ntk_components(net, x)
     whole = parts["hidden.0"] + parts["output"]  # (n, n, z, z)
     limit = infinite_ntk(x, activation=activation)
@@ -128,18 +120,9 @@ def _exact_model_error(x: Tensor, seed: int) -> float:
 
 
 def _kernel_panel(data: xr.Dataset, phi: str) -> Panel:
-    labels = {
-        "cross": "between two outputs",
-        "total": "one output: distance to the infinite NTK",
-        "share": "one output: share of W₁",
+    series = {
+        "between two outputs": data[f"cross_{phi}"],
+        "one output: distance to the infinite NTK": data[f"total_{phi}"],
+        "one output: share of W₁": data[f"share_{phi}"],
     }
-    means = {what: seed_mean(data[f"{what}_{phi}"]) for what in labels}
-    return Panel(
-        f"Parts of the tangent kernel ({phi})",
-        "width h",
-        "relative size",
-        (
-            *(curve(label, data.width, means[what]) for what, label in labels.items()),
-            guide(data.width, means["cross"], -0.5, "h^−1/2"),
-        ),
-    )
+    return width_panel(f"Parts of the tangent kernel ({phi})", series, "relative size", guides=[-0.5], letter="h")

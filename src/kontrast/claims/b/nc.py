@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,20 +14,18 @@ from torch import Tensor
 
 from kontrast.claims.b.problems import (
     NOISE_STD,
-    maximum,
-    minimum,
+    moon_pairs,
     moons,
     noisy_pairs,
     orthogonal_net,
     output_velocity,
     runge_kutta,
     start_of,
-    without_negatives,
 )
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, seed_mean, sweep
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.data import Pairs
 from kontrast.deep_linear import data_matrix, deep_linear_flow, expected_data_matrix, linear_collapse
 from kontrast.dynamics import Problem, gradient_descent
@@ -72,8 +72,8 @@ def _trace_findings(flow: xr.Dataset, mean: xr.Dataset, draws: Sequence[int]) ->
     errors = {name: seed_mean(values.isel(width=0)) for name, values in mean.items()}
     second_moment, trace = errors["moment"][-1], "(12) is Tr(ΘC̃Θ^T) with C̃ = {}Σxx^{{+T}}"
     return [
-        printed("loss_error_printed_sign", minimum(flow.printed), trace.format(""), high=1e-12),
-        corrected("loss_error_right_sign", maximum(flow.right), trace.format("−"), high=1e-12),
+        printed("loss_error_printed_sign", smallest(flow.printed), trace.format(""), high=1e-12),
+        corrected("loss_error_right_sign", largest(flow.right), trace.format("−"), high=1e-12),
         printed("expectation_error_second_moment", second_moment, "E[C] = −n E[xx^T] on half moons", high=0.05),
         corrected(
             "expectation_error",
@@ -85,14 +85,14 @@ def _trace_findings(flow: xr.Dataset, mean: xr.Dataset, draws: Sequence[int]) ->
         corrected("expectation_error_second_moment", second_moment, "E[C] is not −n E[xx^T] on half moons", low=0.1),
         corrected("expectation_error_centred", errors["centred"][-1], "E[C] = −n E[xx^T] on centred data", high=0.02),
         *shown(exponent_in_draws=fit_power_law(np.array(draws), errors["expected"])),
-        corrected("largest_eigenvalue_of_mean", maximum(mean.top), "E[C] is negative definite", high=-1e-4),
+        corrected("largest_eigenvalue_of_mean", largest(mean.top), "E[C] is negative definite", high=-1e-4),
     ]
 
 
 def _dynamics_findings(flow: xr.Dataset) -> list[Finding]:
     """The collapse without constraints, and networks trained on (12) against (8) with either sign."""
-    worst = {name: maximum(values) for name, values in flow.items() if values.dims == ("width", "seed")}
-    rank, apart = maximum(flow.rank_free.isel(time=-1)), minimum(flow.trained_printed)
+    worst = {name: largest(values) for name, values in flow.items() if values.dims == ("width", "seed")}
+    rank, apart = largest(flow.rank_free.isel(time=-1)), smallest(flow.trained_printed)
     right, bottom, size = (worst[name] for name in ("trained_right", "bottom_printed", "size_printed"))
     follow, wrong = "networks follow (8) with C̃ = {}Σxx^{{+T}}", "(8) with the printed sign"
     return [
@@ -109,33 +109,25 @@ def _dynamics_findings(flow: xr.Dataset) -> list[Finding]:
 
 def _panels(flow: xr.Dataset, mean: xr.Dataset, draws: Sequence[int]) -> list[Panel]:
     errors = {name: seed_mean(values.isel(width=0)) for name, values in mean.items()}
+    candidates = (
+        *(curve(label, draws, errors[name]) for name, label in CANDIDATES.items()),
+        guide(draws, errors["expected"], -0.5, "draws^−1/2"),
+    )
+    losses = (
+        curve("trained", END * MOMENTS, seed_mean(flow.loss_trained)[0], "plain"),
+        curve("(8) with −Σxx^{+T}", END * MOMENTS, seed_mean(flow.loss_right)[0], "dashed"),
+        curve("(8) with Σxx^{+T}", END * MOMENTS, seed_mean(flow.loss_printed)[0], "dashed"),
+    )
     return [
-        Panel(
-            "Mean of C over draws against candidates for E[C]",
-            "draws",
-            "relative error",
-            (
-                *(curve(label, draws, errors[name]) for name, label in CANDIDATES.items()),
-                guide(draws, errors["expected"], -0.5, "draws^−1/2"),
-            ),
-        ),
-        Panel(
-            "A network trained on (12)",
-            "time ηt",
-            "loss (12) / n",
-            (
-                curve("trained", END * MOMENTS, seed_mean(flow.loss_trained.isel(width=0)), "plain"),
-                curve("(8) with −Σxx^{+T}", END * MOMENTS, seed_mean(flow.loss_right.isel(width=0)), "dashed"),
-                curve("(8) with Σxx^{+T}", END * MOMENTS, seed_mean(flow.loss_printed.isel(width=0)), "dashed"),
-            ),
-            x_log=False,
-            y_log=False,
-        ),
+        Panel("Mean of C over draws against candidates for E[C]", "draws", "relative error", candidates),
+        Panel("A network trained on (12)", "time ηt", "loss (12) / n", losses, x_log=False, y_log=False),
     ]
 
 
 def _pairs(seed: int) -> Pairs:
-    return without_negatives(noisy_pairs(moons(N, seed), seed))
+    """Anchors and positives, for the non-contrastive loss (12)."""
+    pairs = moon_pairs(N, seed)
+    return dataclasses.replace(pairs, negative=pairs.negative[:, :0])
 
 
 def _signs(seed: int) -> dict[str, float]:
@@ -150,17 +142,14 @@ def _signs(seed: int) -> dict[str, float]:
             float((loss - torch.trace(theta @ C @ theta.mT)).abs() / loss.abs())
             for C in (-as_printed, data_matrix(pairs), as_printed)
         )
-        worst["right"] = float(np.max([worst["right"], right, matrix]))
-        worst["printed"] = float(np.min([worst["printed"], wrong]))
+        worst = {"right": largest(worst["right"], right, matrix), "printed": smallest(worst["printed"], wrong)}
     return worst
 
 
 def _expectation(seed: int, draws: Sequence[int]) -> dict[str, object]:
     """Relative distances of the mean of C over draws of noise and negatives from the candidates for E[C]."""
     x = moons(N, seed)
-    centered = x - x.mean(0)
-    covariance = -N * torch.cov(x.mT)
-    found: dict[str, list[float]] = {"expected": [], "covariance": [], "moment": [], "centred": [], "top": []}
+    centered, found = x - x.mean(0), list[dict[str, float]]()
     total, total_centered = torch.zeros(D, D, dtype=x.dtype), torch.zeros(D, D, dtype=x.dtype)
     for draw in range(1, draws[-1] + 1):
         key = 100_000 * (seed + 1) + draw
@@ -168,12 +157,14 @@ def _expectation(seed: int, draws: Sequence[int]) -> dict[str, object]:
         total_centered += data_matrix(noisy_pairs(centered, key))
         if draw in draws:
             mean = total / draw
-            found["expected"].append(_relative(mean, expected_data_matrix(x)))
-            found["covariance"].append(_relative(mean, covariance))
-            found["moment"].append(_relative(mean, -x.mT @ x))
-            found["centred"].append(_relative(total_centered / draw, -centered.mT @ centered))
-            found["top"].append(float(torch.linalg.eigvalsh(mean / N)[-1]))
-    return {name: np.array(values) for name, values in found.items()}
+            errors = {
+                "expected": _relative(mean, expected_data_matrix(x)),
+                "covariance": _relative(mean, -N * torch.cov(x.mT)),
+                "moment": _relative(mean, -x.mT @ x),
+                "centred": _relative(total_centered / draw, -centered.mT @ centered),
+            }
+            found.append({**errors, "top": float(torch.linalg.eigvalsh(mean / N)[-1])})
+    return {name: [row[name] for row in found] for name in found[0]}
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
@@ -228,20 +219,9 @@ def _training(seed: int) -> dict[str, object]:
 
 def _train(net: MLP, pairs: Pairs, times: Sequence[float]) -> Tensor:
     """The maps (T, d, z) of a network during descent on (12)/n, every layer on the Grassmannian; C is not used."""
-    parameters = parameters_of(net)
-    problem = Problem(
-        inputs=pairs.rows, objective=lambda U: alignment_loss(*pairs.split(U)[:2]).total / N, size=pairs.n_anchors
-    )
-    steps = [round(time / RATE) for time in times]
-    run = gradient_descent(
-        net.at,
-        parameters,
-        problem,
-        learning_rate=RATE,
-        n_steps=steps[-1],
-        record_at=steps,
-        keep_parameters=True,
-        orthonormal=parameters,
-    )
+    start, steps = parameters_of(net), [round(time / RATE) for time in times]
+    problem = Problem(pairs.rows, lambda U: alignment_loss(*pairs.split(U)[:2]).total / N, pairs.n_anchors)
+    options: Any = {"learning_rate": RATE, "n_steps": steps[-1], "record_at": steps, "keep_parameters": True}
+    run = gradient_descent(net.at, start, problem, orthonormal=start, **options)
     assert run.parameters is not None
     return run.parameters["hidden.0"].mT @ run.parameters["output"]

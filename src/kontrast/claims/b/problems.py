@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
@@ -34,9 +33,14 @@ def noisy_pairs(x: Tensor, seed: int) -> Pairs:
     return Pairs(torch.cat([x, positive]), anchor, anchor[:, None] + n, draw_negatives(n, 1, generator=draw))
 
 
+def moon_pairs(n: int, seed: int) -> Pairs:
+    """The pairs of Example 1 for half moons."""
+    return noisy_pairs(moons(n, seed), seed)
+
+
 def moon_matrix(n: int, seed: int) -> Tensor:
     """C of (5) for half moons, divided by the number of anchors so that the time scale does not depend on it."""
-    return data_matrix(noisy_pairs(moons(n, seed), seed)) / n
+    return data_matrix(moon_pairs(n, seed)) / n
 
 
 def matrix_with(eigenvalues: Tensor, seed: int) -> Tensor:
@@ -54,18 +58,16 @@ def mixed_matrix(d: int, seed: int) -> Tensor:
     return matrix_with(values, seed)
 
 
+def perturbed(W: Tensor, n: int, spread: float | None, draw: torch.Generator) -> Tensor:
+    """A stack of n matrices: Gaussian ones, or W plus `spread` times Gaussian ones."""
+    noise = torch.randn(n, *W.shape, generator=draw, dtype=W.dtype)
+    return noise if spread is None else W + spread * noise
+
+
 def orthogonal_net(d: int, width: int, z: int, seed: int, *, depth: int = 1, activation: str = "linear") -> MLP:
     """The network of Sec. 3 and 4: Haar-distributed layers without further factors, in float64."""
-    return MLP(
-        d,
-        width,
-        z,
-        depth=depth,
-        activation=activation,
-        parametrization="orthogonal",
-        generator=generator("orthogonal", seed, width, depth),
-        dtype=torch.float64,
-    )
+    options: Any = {"depth": depth, "activation": activation, "parametrization": "orthogonal"}
+    return MLP(d, width, z, generator=generator("orthogonal", seed, width, depth), dtype=torch.float64, **options)
 
 
 def start_of(net: MLP) -> Tensor:
@@ -75,24 +77,15 @@ def start_of(net: MLP) -> Tensor:
     return start
 
 
-def without_negatives(pairs: Pairs) -> Pairs:
-    """The same anchors and positives, for the non-contrastive loss (12)."""
-    return dataclasses.replace(pairs, negative=pairs.negative[:, :0])
-
-
 def output_velocity(K: Tensor, pairs: Pairs) -> Callable[[Tensor], Tensor]:
     """Equation of Prop. 1 as printed: u' at all m rows, from the outputs U (m, z) there and the kernel K (m, m)."""
     anchor, positive = pairs.anchor, pairs.positive[:, 0]
     towards = K[:, positive]
-    if pairs.n_negatives:
-        negative = pairs.negative[:, 0]
-        towards = towards - K[:, negative]
-
-    def velocity(U: Tensor) -> Tensor:
-        pull = U[positive] - U[negative] if pairs.n_negatives else U[positive]
-        return K[:, anchor] @ pull + towards @ U[anchor]
-
-    return velocity
+    if not pairs.n_negatives:
+        return lambda U: K[:, anchor] @ U[positive] + towards @ U[anchor]
+    negative = pairs.negative[:, 0]
+    towards = towards - K[:, negative]
+    return lambda U: K[:, anchor] @ (U[positive] - U[negative]) + towards @ U[anchor]
 
 
 def runge_kutta(velocity: Callable[[Tensor], Tensor], start: Tensor, times: Sequence[float]) -> Tensor:
@@ -110,13 +103,3 @@ def first_within(losses: Tensor, least: float, share: float) -> float:
     """The first step whose loss is within `share` of the least one, relative to it; NaN if there is none."""
     there = (losses <= least + share * abs(least)).nonzero()
     return float(there[0]) if len(there) else float("nan")
-
-
-def maximum(values: xr.DataArray) -> float:
-    """The largest value; NaN if one is NaN."""
-    return float(values.values.max())
-
-
-def minimum(values: xr.DataArray) -> float:
-    """The smallest value; NaN if one is NaN."""
-    return float(values.values.min())

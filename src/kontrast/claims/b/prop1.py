@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
+from torch.autograd.functional import hessian
 
-from kontrast.claims.b.problems import maximum, minimum, moons, noisy_pairs, output_velocity, runge_kutta
+from kontrast.claims.b.problems import moon_pairs, output_velocity, runge_kutta
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import guide, log_steps
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.data import Pairs
 from kontrast.deep_linear import Collapse, data_matrix, kernel_collapse, linear_collapse, pair_weights
 from kontrast.dynamics import Problem, gradient_descent
 from kontrast.kernels import infinite_ntk
 from kontrast.linalg import effective_rank, fit_power_law, random_frame
 from kontrast.losses import alignment_loss, contrastive_trace_loss, info_nce, spectral_contrastive
-from kontrast.nets import MLP, parameters_of
+from kontrast.nets import MLP, Parameters, PureFunction, parameters_of
 from kontrast.runs import padded
 
 N, D, Z = 100, 3, 2  # half moons in R³
@@ -57,9 +58,9 @@ SCALES = (1e-3, 1e-2, 1e-1, 1.0)  # of Θ, for the coupling of outputs
 )
 def proposition_1(setting: Setting) -> Evidence:
     """Three models by DOP853 against their closed forms; networks; four losses, which couple outputs or do not."""
-    seeds = setting.seeds(quick=3, full=10, paper=10)
+    seeds = setting.seeds(quick=3, full=10)
     width = setting.pick(quick=128, full=512, paper=2048)
-    steps = log_steps(setting.pick(quick=200, full=1000, paper=1000), 14)
+    steps = log_steps(setting.pick(quick=200, full=1000), 14)
     data = xr.merge(
         [
             sweep((width,), seeds, lambda _, seed: _follow_all(seed), time=MOMENTS),
@@ -81,15 +82,15 @@ def proposition_1(setting: Setting) -> Evidence:
 
 def _collapse_of_models(data: xr.Dataset) -> list[Finding]:
     """Linear, kernel and projected models against their closed forms; the ranks of networks."""
-    ranks = {m: maximum(data[f"rank_{m}"].isel(time=-1)) for m in MODELS}
+    ranks = {m: largest(data[f"rank_{m}"].isel(time=-1)) for m in MODELS}
     rate = {m: float(np.median(data[f"rate_error_{m}"])) for m in MODELS}  # where λ₃ ≈ λ₂, the rate is reached late
-    worst_rate = {m: maximum(data[f"rate_error_{m}"]) for m in MODELS}
-    growth = largest(*(maximum(data[f"growth_error_{m}"]) for m in MODELS))
-    tanh, relu = (maximum(data[f"network_{phi}"]) for phi in ("tanh", "relu"))
+    worst_rate = {m: largest(data[f"rate_error_{m}"]) for m in MODELS}
+    growth = largest(*(data[f"growth_error_{m}"] for m in MODELS))
+    tanh, relu = (largest(data[f"network_{phi}"]) for phi in ("tanh", "relu"))
     said = "{}: s₂/s₁ decays at the predicted rate (relative error, {})"
     return [
         *(
-            corrected(f"error_{m}", maximum(data[f"error_{m}"]), f"{m}: DOP853 agrees with the closed form", high=1e-6)
+            corrected(f"error_{m}", largest(data[f"error_{m}"]), f"{m}: DOP853 agrees with the closed form", high=1e-6)
             for m in MODELS
         ),
         *(corrected(f"rank_{m}", ranks[m], f"{m}: the effective rank tends to 1", high=1.001) for m in MODELS),
@@ -109,10 +110,10 @@ def _collapse_of_models(data: xr.Dataset) -> list[Finding]:
 
 def _coupling_of_outputs(data: xr.Dataset) -> list[Finding]:
     """How strongly the equation of one output depends on the other, by loss and with a projector."""
-    at_one, projected = data.sel(scale=1.0), minimum(data.projected)
-    free, free_12 = (maximum(at_one[f"coupling_{m}"]) for m in ("contrastive", "non_contrastive"))
-    info_nce, spectral = (minimum(at_one[f"coupling_{m}"]) for m in ("info_nce", "spectral"))
-    difference, orthogonal = (maximum(data[name]) for name in ("difference", "projected_orthogonal"))
+    at_one, projected = data.sel(scale=1.0), smallest(data.projected)
+    free, free_12 = (largest(at_one[f"coupling_{m}"]) for m in ("contrastive", "non_contrastive"))
+    info_nce, spectral = (smallest(at_one[f"coupling_{m}"]) for m in ("info_nce", "spectral"))
+    difference, orthogonal = (largest(data[name]) for name in ("difference", "projected_orthogonal"))
     small = seed_mean(data.coupling_info_nce.isel(width=0))[:3]
     law = fit_power_law(np.array(SCALES[:3]), small) if (small > 0).all() else math.nan
     return [
@@ -155,7 +156,7 @@ class Model:
 
 
 def _models(seed: int) -> dict[str, Model]:
-    pairs, draw = _pairs(seed), generator("models", seed)
+    pairs, draw = moon_pairs(N, seed), generator("models", seed)
     x, C = pairs.rows, data_matrix(pairs) / N
     K, S, identity = infinite_ntk(x) / N, pair_weights(pairs), torch.eye(len(x), dtype=x.dtype)
     theta, wide, start = (torch.randn(*shape, generator=draw, dtype=x.dtype) for shape in ((Z, D), (4, D), (len(x), Z)))
@@ -181,10 +182,6 @@ def _models(seed: int) -> dict[str, Model]:
             lambda states: x @ (A @ states).mT,
         ),
     }
-
-
-def _pairs(seed: int) -> Pairs:
-    return noisy_pairs(moons(N, seed), seed)
 
 
 def _projector(smallest: float, seed: int) -> Tensor:
@@ -221,23 +218,12 @@ def _follow(model: Model) -> dict[str, object]:
 
 def _network_ranks(width: int, seed: int) -> dict[str, object]:
     """The effective rank of a wide network's outputs when training ends: after all steps, or just before overflow."""
-    return {f"network_{phi}": _network_rank(phi, width, seed) for phi in ("relu", "tanh")}
-
-
-def _network_rank(activation: str, width: int, seed: int) -> float:
-    pairs, n_steps = _pairs(seed), 400
-    net = MLP(D, width, Z, activation=activation, generator=generator("wide", seed, width), dtype=torch.float64)
-    run = gradient_descent(
-        net.at,
-        parameters_of(net),
-        _problem("contrastive", pairs),
-        learning_rate=0.05,
-        n_steps=n_steps,
-        record_at=range(n_steps + 1),
-        recorders={"rank": lambda now: effective_rank(now.outputs, centered=False)},
-    )
-    ranks = run.records["rank"]
-    return float(ranks[torch.isfinite(ranks)][-1])
+    found: dict[str, object] = {}
+    for phi in ("relu", "tanh"):
+        net = MLP(D, width, Z, activation=phi, generator=generator("wide", seed, width), dtype=torch.float64)
+        ranks = _ranks(net.at, parameters_of(net), "contrastive", moon_pairs(N, seed), range(401), rate=0.05)
+        found[f"network_{phi}"] = float(ranks[torch.isfinite(ranks)][-1])
+    return found
 
 
 def _loss(name: str, pairs: Pairs, U: Tensor) -> Tensor:
@@ -252,31 +238,33 @@ def _loss(name: str, pairs: Pairs, U: Tensor) -> Tensor:
     return spectral_contrastive(anchor, positive[:, 0]).total
 
 
-def _problem(loss: str, pairs: Pairs) -> Problem:
-    return Problem(inputs=pairs.rows, objective=lambda U: _loss(loss, pairs, U), size=pairs.n_anchors)
+def _ranks(
+    model: PureFunction, start: Parameters, loss: str, pairs: Pairs, steps: Sequence[int], *, rate: float
+) -> Tensor:
+    """The effective rank of the outputs at `steps` of gradient descent, as long as they are finite."""
+    problem = Problem(inputs=pairs.rows, objective=lambda U: _loss(loss, pairs, U), size=pairs.n_anchors)
+    rank = {"rank": lambda now: effective_rank(now.outputs, centered=False)}
+    run = gradient_descent(
+        model, start, problem, learning_rate=rate, n_steps=steps[-1], record_at=steps, recorders=rank
+    )
+    return run.records["rank"]
 
 
 def _loss_ranks(seed: int, steps: Sequence[int]) -> dict[str, object]:
     """The effective rank of a linear model during gradient descent on each loss, by step."""
-    start = 0.1 * torch.randn(Z, D, generator=generator("linear", seed), dtype=torch.float64)
-    pairs, found = _pairs(seed), dict[str, object]()
-    for loss in LOSSES:
-        run = gradient_descent(
-            lambda parameters, x: x @ parameters["theta"].mT,
-            {"theta": start},
-            _problem(loss, pairs),
-            learning_rate=0.1,
-            n_steps=steps[-1],
-            record_at=steps,
-            recorders={"rank": lambda now: effective_rank(now.outputs, centered=False)},
-        )
-        found[f"rank_under_{loss}"] = padded(run.records["rank"], len(steps))
-    return found
+    start = {"theta": 0.1 * torch.randn(Z, D, generator=generator("linear", seed), dtype=torch.float64)}
+    pairs = moon_pairs(N, seed)
+
+    def model(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x @ parameters["theta"].mT
+
+    ranks = {loss: _ranks(model, start, loss, pairs, steps, rate=0.1) for loss in LOSSES}
+    return {f"rank_under_{loss}": padded(values, len(steps)) for loss, values in ranks.items()}
 
 
 def _couplings(seed: int) -> dict[str, object]:
     """The coupling of two outputs under each loss by the scale of Θ, and with two projectors under (1)."""
-    pairs = _pairs(seed)
+    pairs = moon_pairs(N, seed)
     theta = torch.randn(Z, D, generator=generator("coupled", seed), dtype=torch.float64)
     found: dict[str, object] = {
         f"coupling_{loss}": np.array([_coupling(loss, pairs, scale * theta)[0] for scale in SCALES]) for loss in LOSSES
@@ -293,9 +281,7 @@ def _coupling(loss: str, pairs: Pairs, G: Tensor, A: Tensor | None = None) -> tu
     Outputs are Gx with G = AΘ. As Θ' = −∇L, G' = −AA^T ∂L/∂G; its derivative by G is −AA^T times the Hessian of L.
     """
     mixing = torch.eye(Z, dtype=G.dtype) if A is None else A @ A.mT
-    H = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
-        lambda map: _loss(loss, pairs, pairs.rows @ map.mT), G
-    )
+    H = hessian(lambda map: _loss(loss, pairs, pairs.rows @ map.mT), G)  # type: ignore[no-untyped-call]
     J = torch.einsum("ab,bicj->aicj", mixing, H)  # (output, d, output, d)
     size = float(J[0, :, 0].norm())
     return float(J[0, :, 1].norm()) / size, float((J[0, :, 0] - J[1, :, 1]).norm()) / size
@@ -304,31 +290,18 @@ def _coupling(loss: str, pairs: Pairs, G: Tensor, A: Tensor | None = None) -> tu
 def _panels(data: xr.Dataset) -> list[Panel]:
     first = data.isel(width=0)
     later = first.sel(step=first.step > 0)
+    decays = (
+        *(curve(label, MOMENTS, seed_mean(first[f"ratio_{m}"]), "plain") for m, label in MODELS.items()),
+        curve("e^{−rate·t}", MOMENTS, np.exp(-MOMENTS), "dashed"),
+    )
+    ranks = tuple(curve(label, later.step, seed_mean(later[f"rank_under_{m}"])) for m, label in LOSSES.items())
+    couplings = (
+        *(curve(LOSSES[m], SCALES, seed_mean(first[f"coupling_{m}"])) for m in ("info_nce", "spectral")),
+        guide(SCALES, seed_mean(first.coupling_info_nce), 2.0, "‖Θ‖²"),
+    )
+    title = "s₂/s₁ of the outputs decays at the predicted rate"
     return [
-        Panel(
-            "s₂/s₁ of the outputs decays at the predicted rate",
-            "time × predicted rate",
-            "s₂/s₁",
-            (
-                *(curve(label, MOMENTS, seed_mean(first[f"ratio_{m}"]), "plain") for m, label in MODELS.items()),
-                curve("e^{−rate·t}", MOMENTS, np.exp(-MOMENTS), "dashed"),
-            ),
-            x_log=False,
-        ),
-        Panel(
-            "Effective rank of a linear model by loss",
-            "step",
-            "effective rank",
-            tuple(curve(label, later.step, seed_mean(later[f"rank_under_{m}"])) for m, label in LOSSES.items()),
-            y_log=False,
-        ),
-        Panel(
-            "Coupling of two outputs",
-            "scale of Θ",
-            "cross block of the Hessian / own block",
-            (
-                *(curve(LOSSES[m], SCALES, seed_mean(first[f"coupling_{m}"])) for m in ("info_nce", "spectral")),
-                guide(SCALES, seed_mean(first.coupling_info_nce), 2.0, "‖Θ‖²"),
-            ),
-        ),
+        Panel(title, "time × predicted rate", "s₂/s₁", decays, x_log=False),
+        Panel("Effective rank of a linear model by loss", "step", "effective rank", ranks, y_log=False),
+        Panel("Coupling of two outputs", "scale of Θ", "cross block of the Hessian / own block", couplings),
     ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with, maximum, minimum, moons, noisy_pairs
+from kontrast.claims.b.problems import matrix_with, moon_pairs, perturbed
 from kontrast.claims.evidence import Evidence, Panel, Verdict, curve, judged, printed
 from kontrast.claims.panels import log_steps
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, sweep
+from kontrast.claims.setting import Setting, generator, largest, smallest, sweep
 from kontrast.deep_linear import constrained_descent, constrained_optimum
 from kontrast.dynamics import contrastive_problem, gradient_descent
 from kontrast.linalg import effective_rank, frobenius_ball
@@ -34,24 +34,23 @@ D, Z, WIDTH, BOUNDS = 5, 3, 8, (1.5, 0.8)
 )
 def proposition_2(setting: Setting) -> Evidence:
     """Linear networks: projected descent, random feasible points and the closed form; then tanh networks."""
-    seeds = setting.seeds(quick=6, full=40, paper=40)
-    n_steps, n_points = setting.pick(quick=400, full=1500, paper=1500), 2000
+    seeds = setting.seeds(quick=6, full=40)
+    n_steps, n_points = setting.pick(quick=400, full=1500), 2000
     steps = log_steps(n_steps, 14)
-    data = sweep(
-        (WIDTH,),
-        seeds,
-        lambda width, seed: _frobenius(width, seed, steps, n_points) | _bounded_network(seed, n_steps),
-        t=steps,
-    )
-    end, distance, vanishing = data.isel(t=-1), maximum(data.distance), maximum(data.vanishing)
+
+    def measure(width: int, seed: int) -> dict[str, object]:
+        return _frobenius(width, seed, steps, n_points) | _bounded_network(seed, n_steps)
+
+    data = sweep((WIDTH,), seeds, measure, t=steps)
+    end, distance, vanishing = data.isel(t=-1), largest(data.distance), largest(data.vanishing)
     return judged(
-        printed("gap_at_the_end", maximum(end.gap), "descent reaches c₁²c₂²λ₁ (relative gap)", low=-1e-9, high=1e-3),
-        printed("rank_at_the_end", maximum(end.ranks), "it ends with an effective rank of 1", high=1.01),
-        printed("error_of_the_closed_form", maximum(data.closed), "a single output attains the optimum", high=1e-12),
+        printed("gap_at_the_end", largest(end.gap), "descent reaches c₁²c₂²λ₁ (relative gap)", low=-1e-9, high=1e-3),
+        printed("rank_at_the_end", largest(end.ranks), "it ends with an effective rank of 1", high=1.01),
+        printed("error_of_the_closed_form", largest(data.closed), "a single output attains the optimum", high=1e-12),
         printed("distance_between_solutions", distance, "all solutions have one u^T u (relative distance)", high=0.05),
-        printed("lowest_random_point", minimum(data.lowest), "no feasible point is lower (relative)", low=-1e-12),
+        printed("lowest_random_point", smallest(data.lowest), "no feasible point is lower (relative)", low=-1e-12),
         printed("norm_without_negative_eigenvalues", vanishing, "the outputs vanish if no λ is negative", high=0.01),
-        printed("rank_of_tanh_network", maximum(data.rank_tanh), "a tanh network ends with rank 1", high=1.01),
+        printed("rank_of_tanh_network", largest(data.rank_tanh), "a tanh network ends with rank 1", high=1.01),
         data=data,
         panels=[
             Panel(
@@ -59,13 +58,8 @@ def proposition_2(setting: Setting) -> Evidence:
                 "step",
                 label,
                 tuple(
-                    curve(
-                        f"start {seed + 1}",
-                        data.t[1:],
-                        np.maximum(data[what].isel(width=0, seed=seed)[1:], 1e-16),
-                        "plain",
-                    )
-                    for seed in range(min(6, len(seeds)))
+                    curve(f"start {k + 1}", data.t[1:], np.maximum(run[1:], 1e-16), "plain")
+                    for k, run in enumerate(data[what].isel(width=0)[:6])
                 ),
                 y_log=what == "gap",
             )
@@ -80,24 +74,17 @@ def _frobenius(width: int, seed: int, steps: Sequence[int], n_points: int) -> di
     draw = generator("frobenius", seed)
     values = torch.cat([torch.linspace(-1, -0.5, 3), torch.linspace(0.1, 1, D - 3)]).double()
     C = matrix_with(values, seed)
-    best = constrained_optimum(C, Z, width=width, constraint="frobenius", bounds=BOUNDS)
-    descend = functools.partial(
-        constrained_descent,
-        n_outputs=Z,
-        width=width,
-        constraint="frobenius",
-        bounds=BOUNDS,
-        learning_rate=0.2,
-        generator=draw,
-    )
-    run = descend(C, n_steps=steps[-1], record_at=steps)
+    options: Any = {"width": width, "constraint": "frobenius", "bounds": BOUNDS}
+    best = constrained_optimum(C, Z, **options)
+    options |= {"learning_rate": 0.2, "generator": draw}
+    run = constrained_descent(C, Z, n_steps=steps[-1], record_at=steps, **options)
     assert run.outputs is not None
     u = best.W1.mT @ best.W2  # (d, z)
     v = torch.linalg.eigh(C).eigenvectors[:, :1]
     expected = (BOUNDS[0] * BOUNDS[1]) ** 2 * v @ v.mT
     W1, W2 = run.final_parameters["W1"], run.final_parameters["W2"]
     found = W1.mT @ W2 @ W2.mT @ W1
-    vanishing = descend(matrix_with(values.abs().clamp(min=0.5), seed), n_steps=600)
+    vanishing = constrained_descent(matrix_with(values.abs().clamp(min=0.5), seed), Z, n_steps=600, **options)
     target = (BOUNDS[0] * BOUNDS[1]) ** 2 * float(values[0])
     return {
         "gap": (run.losses[list(steps)] - target) / abs(target),
@@ -119,30 +106,18 @@ def _lowest_point(C: Tensor, best: tuple[Tensor, Tensor], n: int, draw: torch.Ge
     """The least (loss − optimum)/|optimum| among random weights of the largest norms, most of them near the optimum."""
     lowest = math.inf
     for spread in (None, 0.1, 0.01):
-        W1, W2 = (
-            torch.randn(n // 3, *W.shape, generator=draw, dtype=W.dtype) * (1 if spread is None else spread)
-            + (0 if spread is None else W)
-            for W in best
-        )
+        W1, W2 = (perturbed(W, n // 3, spread, draw) for W in best)
         W1, W2 = (c * W / torch.linalg.matrix_norm(W)[:, None, None] for c, W in zip(BOUNDS, (W1, W2), strict=True))
         u = W1.mT @ W2
         losses = torch.einsum("nij,ik,nkj->n", u, C, u)
-        lowest = float(np.min([lowest, float((losses.min() - target) / abs(target))]))
+        lowest = smallest(lowest, (losses.min() - target) / abs(target))
     return lowest
 
 
 def _bounded_network(seed: int, n_steps: int) -> dict[str, object]:
     """The effective rank of a tanh network after descent on (1) with bounded Frobenius norms, on half moons."""
-    pairs = noisy_pairs(moons(100, seed), seed)
-    net = MLP(
-        3,
-        WIDTH,
-        2,
-        activation="tanh",
-        parametrization="standard",
-        generator=generator("bounded", seed),
-        dtype=torch.float64,
-    )
+    pairs, draw = moon_pairs(100, seed), generator("bounded", seed)
+    net = MLP(3, WIDTH, 2, activation="tanh", parametrization="standard", generator=draw, dtype=torch.float64)
 
     def step(parameter: Tensor, gradient: Tensor, /, *, learning_rate: float) -> Tensor:
         return frobenius_ball(parameter - learning_rate * gradient, 2.0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with, maximum, minimum
+from kontrast.claims.b.problems import matrix_with, perturbed
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep
+from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.deep_linear import Constraint, constrained_descent, constrained_optimum, scaled_loss
 
 D, Z = 6, 3
@@ -38,59 +39,48 @@ SPREADS = (None, 0.3, 0.03)  # of random points: anywhere, around the optimum, c
 )
 def proposition_3(setting: Setting) -> Evidence:
     """All four problems by descent and at random feasible points; then (4) by width."""
-    seeds = setting.seeds(quick=2, full=8, paper=8)
-    n_steps = setting.pick(quick=1000, full=3000, paper=3000)
-    n_points = setting.pick(quick=2000, full=20_000, paper=20_000)
+    seeds = setting.seeds(quick=2, full=8)
+    n_steps = setting.pick(quick=1000, full=3000)
+    n_points = setting.pick(quick=2000, full=20_000)
     widths = range(D, D + Z + 1)
     four = sweep((ENOUGH,), seeds, lambda width, seed: _four_problems(width, seed, n_steps, n_points))
     by_width = sweep(widths, seeds, _orthonormal)
     return judged(
         *_findings(four, by_width),
         data=by_width,
-        panels=[
-            Panel(
-                f"Problem 4, negative eigenvalues: {FEW}, outputs: {Z}",
-                "width h",
-                "optimum above that of problems 1 to 3, relative",
-                (
-                    curve("descent", list(widths), seed_mean(by_width.reached)),
-                    curve("closed form", list(widths), seed_mean(by_width.predicted), "dashed"),
-                ),
-                x_log=False,
-                y_log=False,
-            ),
-            Panel(
-                f"Descent at h = {ENOUGH}",
-                "problem",
-                "loss above the optimum, relative",
-                tuple(
-                    curve(
-                        f"seed {seed}",
-                        range(1, 5),
-                        [max(float(four[f"gap_{name}"].sel(width=ENOUGH, seed=seed)), 1e-16) for name in PROBLEMS],
-                    )
-                    for seed in seeds
-                ),
-                x_log=False,
-            ),
-        ],
+        panels=_panels(four, by_width),
         setting={"d": D, "d_out": Z, "negative_eigenvalues": [FEW, MANY], "n_steps": n_steps, "n_points": n_points},
     )
+
+
+def _panels(four: xr.Dataset, by_width: xr.Dataset) -> list[Panel]:
+    """The optimum of (4) by width, and how near descent comes to the optimum in each problem."""
+    excess = (
+        curve("descent", by_width.width, seed_mean(by_width.reached)),
+        curve("closed form", by_width.width, seed_mean(by_width.predicted), "dashed"),
+    )
+    gaps = np.maximum([four[f"gap_{name}"].values[0] for name in PROBLEMS], 1e-16)  # (problem, seed)
+    lines = tuple(curve(f"seed {seed}", range(1, 5), gap) for seed, gap in enumerate(gaps.T))
+    title = f"Problem 4, negative eigenvalues: {FEW}, outputs: {Z}"
+    return [
+        Panel(title, "width h", "optimum above that of problems 1 to 3, relative", excess, x_log=False, y_log=False),
+        Panel(f"Descent at h = {ENOUGH}", "problem", "loss above the optimum, relative", lines, x_log=False),
+    ]
 
 
 def _findings(four: xr.Dataset, by_width: xr.Dataset) -> list[Finding]:
     """The four problems at a sufficient width, and (4) by width; gaps and excesses are relative."""
     reached, numbered = by_width.reached, list(enumerate(PROBLEMS, start=1))
-    at_d, most_at_d = minimum(reached.sel(width=D)), maximum(reached.sel(width=D))
-    below = minimum(reached.where(by_width.width < ENOUGH, drop=True))
-    enough = maximum(np.abs(reached.where(by_width.width >= ENOUGH, drop=True)))
+    at_d, most_at_d = smallest(reached.sel(width=D)), largest(reached.sel(width=D))
+    below = smallest(reached.where(by_width.width < ENOUGH, drop=True))
+    enough = largest(np.abs(reached.where(by_width.width >= ENOUGH, drop=True)))
     gaps, lowest = ({p: four[f"{what}_{p}"] for p in PROBLEMS} for what in ("gap", "lowest"))
-    common, error = maximum(four.common), maximum(by_width.error)
+    common, error = largest(four.common), largest(by_width.error)
     there, under = "({}): descent reaches the optimum", "({}): no feasible point is below the optimum"
     return [
         printed("excess_at_h_equal_d", at_d, "(4) reaches the optimum of (1) to (3) at h = d", high=1e-3),
-        *(corrected(f"gap_{p}", maximum(gaps[p]), there.format(k), low=-1e-9, high=1e-3) for k, p in numbered),
-        *(corrected(f"lowest_point_{p}", minimum(lowest[p]), under.format(k), low=-1e-12) for k, p in numbered),
+        *(corrected(f"gap_{p}", largest(gaps[p]), there.format(k), low=-1e-9, high=1e-3) for k, p in numbered),
+        *(corrected(f"lowest_point_{p}", smallest(lowest[p]), under.format(k), low=-1e-12) for k, p in numbered),
         corrected("spread_of_common_weights", common, "optimal weights of (4) are optimal in all four", high=1e-12),
         corrected("excess_at_h_equal_d", at_d, "(4) has a larger optimum at h = d", low=0.02),
         *shown(largest_excess_at_h_equal_d=most_at_d),
@@ -121,15 +111,9 @@ def _four_problems(width: int, seed: int, n_steps: int, n_points: int) -> dict[s
         target = _optimum(C)
         now = {"common": _common_weights(C, width, target)}
         for place, problem in enumerate(PROBLEMS):
-            run = constrained_descent(
-                C,
-                Z,
-                width=width,
-                constraint=problem,
-                learning_rate=RATE,
-                n_steps=n_steps if problem == "scaled" else n_steps // 4,
-                generator=generator("descent", seed, n_negative, place),
-            )
+            options: Any = {"n_steps": n_steps if problem == "scaled" else n_steps // 4, "learning_rate": RATE}
+            draw = generator("descent", seed, n_negative, place)
+            run = constrained_descent(C, Z, width=width, constraint=problem, generator=draw, **options)
             now[f"gap_{problem}"] = (float(run.losses[-1]) - target) / abs(target)
             draw = generator("feasible", seed, n_negative, place)
             now[f"lowest_{problem}"] = -_lowest(C, problem, width, n_points, draw, target)
@@ -161,46 +145,36 @@ def _lowest(C: Tensor, problem: Constraint, width: int, n: int, draw: torch.Gene
     best = constrained_optimum(C, Z, width=width, constraint="orthonormal")
     lowest = math.inf
     for block in range(max(1, n // 500)):
-        W1, W2 = (_perturbed(W, 500, SPREADS[block % 3], draw) for W in (best.W1, best.W2))
-        lowest = float(np.min([lowest, float((_objective(C, problem, W1, W2).min() - target) / abs(target))]))
+        W1, W2 = (perturbed(W, 500, SPREADS[block % 3], draw) for W in (best.W1, best.W2))
+        lowest = smallest(lowest, (_objective(C, problem, W1, W2).min() - target) / abs(target))
     return lowest
-
-
-def _perturbed(W: Tensor, n: int, spread: float | None, draw: torch.Generator) -> Tensor:
-    """N matrices: Gaussian, or W plus `spread` times Gaussian."""
-    noise = torch.randn(n, *W.shape, generator=draw, dtype=W.dtype)
-    return noise if spread is None else W + spread * noise
 
 
 def _objective(C: Tensor, problem: Constraint, W1: Tensor, W2: Tensor) -> Tensor:
     """The problem's own objective at the nearest feasible points."""
+
+    def norm(W: Tensor) -> Tensor:
+        return torch.as_tensor(torch.linalg.matrix_norm(W, ord=2))[:, None, None]
+
     if problem == "orthonormal":
         W1, W2 = (torch.linalg.qr(W).Q for W in (W1, W2))
-        return _loss(C, W1.mT @ W2)
-    norms = [torch.linalg.matrix_norm(W, ord=2)[:, None, None] for W in (W1, W2)]
-    if problem == "operator":
-        W1, W2 = (W / norm.clamp(min=1) for W, norm in zip((W1, W2), norms, strict=True))
-        return _loss(C, W1.mT @ W2)
+    elif problem == "operator":
+        W1, W2 = (W / norm(W).clamp(min=1) for W in (W1, W2))
     u = W1.mT @ W2
     if problem == "scaled":
-        u = u / (norms[0] * norms[1])
-        return _loss(C, u)
-    return _loss(C, u / torch.linalg.matrix_norm(u, ord=2)[:, None, None])
+        u = u / (norm(W1) * norm(W2))
+    elif problem == "product":
+        u = u / norm(u)
+    return _loss(C, u)
 
 
 def _orthonormal(width: int, seed: int) -> dict[str, object]:
     """How far (4) stays above the optimum of the others with few negative eigenvalues: by descent, and predicted."""
     C = _matrix(FEW, seed)
     target = _optimum(C)
-    run = constrained_descent(
-        C,
-        Z,
-        width=width,
-        constraint="orthonormal",
-        learning_rate=2 * RATE,
-        n_steps=600,
-        generator=generator("width", seed, width),
-    )
+    problem: Any = {"width": width, "constraint": "orthonormal"}
+    draw = generator("width", seed, width)
+    run = constrained_descent(C, Z, **problem, learning_rate=2 * RATE, n_steps=600, generator=draw)
     reached = (float(run.losses[-1]) - target) / abs(target)
-    predicted = (constrained_optimum(C, Z, width=width, constraint="orthonormal").value - target) / abs(target)
+    predicted = (constrained_optimum(C, Z, **problem).value - target) / abs(target)
     return {"reached": reached, "predicted": predicted, "error": abs(reached - predicted)}

@@ -8,25 +8,26 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import maximum, orthogonal_net
+from kontrast.claims.b.problems import orthogonal_net
 from kontrast.claims.evidence import (
     Evidence,
     Finding,
     Panel,
     Verdict,
     corrected,
-    curve,
     informative,
     judged,
     printed,
     shown,
 )
+from kontrast.claims.panels import width_panel
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, seed_mean, sweep, width_law
+from kontrast.claims.setting import Setting, generator, largest, sweep, width_law
 from kontrast.deep_linear import nonlinear_gap, unit_slope
 from kontrast.nets import Activation, activation_from
 
 D, Z, N_POINTS = 5, 2, 20  # the points lie on the unit sphere
+KINDS = ("absolute", "relative")  # of differences
 TANH_CURVATURE = 4 / (3 * math.sqrt(3))  # c = max |tanh''|
 
 # φ and the exponents of the absolute and the relative difference. They follow from ε = φ(W₁x) − W₁x, as
@@ -59,7 +60,7 @@ def theorem_1(setting: Setting) -> Evidence:
         full=(10, 32, 100, 316, 1000, 3162),
         paper=(10, 32, 100, 316, 1000, 3162, 10000, 31623),
     )
-    data = sweep(widths, setting.seeds(quick=60, full=60, paper=60), _at_start)
+    data = sweep(widths, setting.seeds(quick=60, full=60), _at_start)
     return judged(
         *_bound_findings(data),
         *_exponent_findings(data),
@@ -79,16 +80,15 @@ def _at_start(width: int, seed: int) -> dict[str, object]:
     rate = math.log(width) ** 2
     C = float(W_1.square().max()) * width / rate  # Lemma 2
     unit = TANH_CURVATURE * D * rate / math.sqrt(width)  # Theorem 1's bound at K = 1 and ‖x‖ = 1
-    largest = {name: float(gap.differences.max()) for name, gap in gaps.items()}
+    tanh, relu = (float(gaps[name].differences.max()) for name in ("tanh", "relu"))
     return {
-        **{f"{name}_absolute": gap.absolute for name, gap in gaps.items()},
-        **{f"{name}_relative": gap.relative for name, gap in gaps.items()},
+        **{f"{name}_{kind}": getattr(gap, kind) for kind in KINDS for name, gap in gaps.items()},
         "lemma_2_constant": C,
         "bound": C / 2 * unit,
         "bound_over_output": unit * gaps["tanh"].relative / gaps["tanh"].absolute,
-        "tanh_over_bound": largest["tanh"] / (C / 2 * unit),
-        "relu_over_bound": largest["relu"] / (C / 2 * unit / TANH_CURVATURE),
-        "K_needed": largest["tanh"] / unit,
+        "tanh_over_bound": tanh / (C / 2 * unit),
+        "relu_over_bound": relu / (C / 2 * unit / TANH_CURVATURE),
+        "K_needed": tanh / unit,
         "mean_square": gaps["tanh"].absolute ** 2 * width**3,  # divided by its scale, so that every width counts
         "expected_square": _expected_square(W_1, x, Z / width) * width**3,
     }
@@ -103,14 +103,14 @@ def _expected_square(W_1: Tensor, x: Tensor, share: float) -> float:
 def _bound_findings(data: xr.Dataset) -> list[Finding]:
     """The bound of Theorem 1, the constants of its proof, and its size relative to the outputs."""
     needed, constant, over_output = (width_law(data[n]) for n in ("K_needed", "lemma_2_constant", "bound_over_output"))
-    tanh, relu = maximum(data.tanh_over_bound), maximum(data.relu_over_bound)
+    tanh, relu = largest(data.tanh_over_bound), largest(data.relu_over_bound)
     square = float(data.mean_square.values.sum() / data.expected_square.values.sum())
     said = "‖u^φ − u^I‖² is (z/h)‖φ(W₁x) − W₁x‖² on average"
     return [
         printed("largest_over_bound_tanh", tanh, "tanh stays within the bound with the proof's K = C/2", high=1),
         printed("exponent_K_needed", needed, "the K that tanh needs does not grow with the width", high=0),
         printed("exponent_lemma_2_constant", constant, "C of Lemma 2, max W₁² ≤ C log²h/h, does not grow", high=0),
-        *shown(largest_K_needed=maximum(data.K_needed), largest_lemma_2_constant=maximum(data.lemma_2_constant)),
+        *shown(largest_K_needed=largest(data.K_needed), largest_lemma_2_constant=largest(data.lemma_2_constant)),
         informative("exponent_bound_over_output", over_output, "the bound falls as fast as ‖u^I‖, for any K", high=0),
         corrected("largest_over_bound_relu", relu, "ReLU stays within the same bound (c = 1)", high=1),
         corrected("mean_square_over_expected", square, f"{said} (tanh)", low=0.8, high=1.25),
@@ -127,8 +127,8 @@ def _exponent_findings(data: xr.Dataset) -> list[Finding]:
             low=exponent - 0.15,
             high=exponent + 0.15,
         )
-        for name, (_, absolute, relative) in AT_START.items()
-        for kind, exponent in (("absolute", absolute), ("relative", relative))
+        for name, (_, *exponents) in AT_START.items()
+        for kind, exponent in zip(KINDS, exponents, strict=True)
     ]
 
 
@@ -138,10 +138,9 @@ def _label(name: str) -> str:
 
 def _panels(data: xr.Dataset) -> list[Panel]:
     """Absolute and relative differences against the width; the bound is shown with the absolute ones."""
-    panels = []
-    for kind, label in (("absolute", "‖u^φ − u^I‖"), ("relative", "‖u^φ − u^I‖ / ‖u^I‖")):
-        curves = [curve(_label(name), data.width, seed_mean(data[f"{name}_{kind}"])) for name in AT_START]
-        if kind == "absolute":
-            curves.append(curve("Theorem 1, K = C/2", data.width, seed_mean(data.bound), "dashed"))
-        panels.append(Panel(f"The {kind} difference at the start", "width h", label, tuple(curves)))
-    return panels
+    absolute, relative = ({_label(name): data[f"{name}_{kind}"] for name in AT_START} for kind in KINDS)
+    bound, title = {"Theorem 1, K = C/2": data.bound}, "The {} difference at the start"
+    return [
+        width_panel(title.format("absolute"), absolute | bound, "‖u^φ − u^I‖", guides=(), dashed=bound, letter="h"),
+        width_panel(title.format("relative"), relative, "‖u^φ − u^I‖ / ‖u^I‖", guides=(), letter="h"),
+    ]

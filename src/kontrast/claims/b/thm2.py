@@ -11,10 +11,10 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.claims.b.problems import first_within, maximum, minimum, mixed_matrix, orthogonal_net, start_of
+from kontrast.claims.b.problems import first_within, mixed_matrix, orthogonal_net, start_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, largest, seed_mean, sweep
+from kontrast.claims.setting import Setting, largest, seed_mean, smallest, sweep
 from kontrast.deep_linear import Flow, deep_linear_descent, deep_linear_flow, train_deep_linear
 from kontrast.dynamics import Trajectory, gradient_descent, trace_problem
 from kontrast.linalg import fit_power_law, qr_retraction
@@ -46,8 +46,8 @@ END = 1.0  # equations are compared up to this time: 1 to 4 of their time scales
 )
 def theorem_2(setting: Setting) -> Evidence:
     """The flows of the weights, and networks trained at falling rates, against the three equations."""
-    depths = setting.pick(quick=(1, 3), full=(1, 2, 3, 4), paper=(1, 2, 3, 4))
-    rates = setting.pick(quick=(4e-3, 2e-3, 1e-3), full=(1e-2, 4e-3, 2e-3, 1e-3), paper=(1e-2, 4e-3, 2e-3, 1e-3))
+    depths = setting.pick(quick=(1, 3), full=(1, 2, 3, 4))
+    rates = setting.pick(quick=(4e-3, 2e-3, 1e-3), full=(1e-2, 4e-3, 2e-3, 1e-3))
     seeds = setting.seeds(quick=1)
 
     def measure(depth: int, seed: int) -> dict[str, object]:
@@ -65,17 +65,15 @@ def theorem_2(setting: Setting) -> Evidence:
 
 def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
     """Distances max |q − q'| between outputs of flows, equations and trained networks."""
-    worst = {name: maximum(values) for name, values in data.items() if values.dims == ("depth", "seed")}
+    worst = {name: largest(values) for name, values in data.items() if values.dims == ("depth", "seed")}
     trained = {flow: data[f"trained_{flow}"] for flow in FLOWS}
-    finest = {flow: maximum(values.sel(rate=FINEST)) for flow, values in trained.items()}
+    finest = {flow: largest(values.sel(rate=FINEST)) for flow, values in trained.items()}
     slowest = {flow: values.max(("depth", "seed"), skipna=False).values for flow, values in trained.items()}
     orders = {flow: fit_power_law(np.array(rates), values) for flow, values in slowest.items()}
     discrete = largest(*(worst[f"discrete_{flow}"] for flow in FLOWS))
     steps = _steps_of_11(C=mixed_matrix(D, 0), start=start_of(orthogonal_net(D, WIDTH, Z, 0)))
-    follow, order = (
-        f"trained networks follow the equation at η = {FINEST:g}",
-        "their error is proportional to η (exponent)",
-    )
+    follow = f"trained networks follow the equation at η = {FINEST:g}"
+    order = "their error is proportional to η (exponent)"
     return [
         printed("polar_against_8", worst["polar_against_8"], "projected descent follows (8) at every depth", high=2e-3),
         *(
@@ -90,7 +88,7 @@ def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
         corrected("closed_form_error_oja", worst["closed_form"], "Oja's flow has its closed form", high=1e-8),
         corrected("square_layers_moved", worst["square_layers"], "the left factor freezes square layers", high=1e-12),
         corrected("steps_of_11_over_corrected", steps, "(11) as printed needs twice the steps", low=1.8, high=2.2),
-        corrected("raw_qr_distance", minimum(data.raw_qr), "QR of the raw step is far from all three", low=0.02),
+        corrected("raw_qr_distance", smallest(data.raw_qr), "QR of the raw step is far from all three", low=0.02),
         corrected(
             "raw_qr_largest_rise", worst["raw_qr_rise"], "QR of the raw step can raise the loss (rise over η)", low=0.01
         ),
@@ -98,28 +96,19 @@ def _findings(data: xr.Dataset, rates: Sequence[float]) -> list[Finding]:
 
 
 def _panels(data: xr.Dataset, depths: Sequence[int], rates: Sequence[float]) -> list[Panel]:
-    layers = np.array(depths) + 1
-    away_from_8 = maximum(data.polar_against_8)
+    layers, distance = np.array(depths) + 1, "max |q_trained − q_equation|"
+    by_rate = (
+        *(curve(flow, rates, data[f"trained_{flow}"].max(("depth", "seed"))) for flow in FLOWS),
+        curve("projected descent against (8)", rates, np.full(len(rates), largest(data.polar_against_8)), "dashed"),
+    )
+    by_layers = (
+        *(curve(flow, layers, seed_mean(data[f"trained_{flow}"].sel(rate=FINEST))) for flow in FLOWS),
+        curve("raw QR, nearest of the three", layers, seed_mean(data.raw_qr)),
+    )
+    title = "QR of the raw step follows none of the equations"
     return [
-        Panel(
-            "Trained networks approach their equation",
-            "learning rate η",
-            "max |q_trained − q_equation|",
-            (
-                *(curve(flow, rates, data[f"trained_{flow}"].max(("depth", "seed")).values) for flow in FLOWS),
-                curve("projected descent against (8)", rates, np.full(len(rates), away_from_8), "dashed"),
-            ),
-        ),
-        Panel(
-            "QR of the raw step follows none of the equations",
-            "layers",
-            f"max |q_trained − q_equation| at η = {FINEST:g}",
-            (
-                *(curve(flow, layers, seed_mean(data[f"trained_{flow}"].sel(rate=FINEST))) for flow in FLOWS),
-                curve("raw QR, nearest of the three", layers, seed_mean(data.raw_qr)),
-            ),
-            x_log=False,
-        ),
+        Panel("Trained networks approach their equation", "learning rate η", distance, by_rate),
+        Panel(title, "layers", f"{distance} at η = {FINEST:g}", by_layers, x_log=False),
     ]
 
 
@@ -218,21 +207,15 @@ def _half_way(rate: float) -> dict[str, Any]:
 
 def _raw_qr(net: MLP, C: Tensor, *, rate: float) -> Trajectory:
     """Training that takes the QR factor of W − ηG."""
-    parameters = parameters_of(net)
-    return gradient_descent(
-        net.at,
-        parameters,
-        trace_problem(*torch.linalg.eigh(C)),
-        steps=dict.fromkeys(parameters, lambda W, G, *, learning_rate: qr_retraction(W - learning_rate * G)),
-        **_half_way(rate),
-    )
+    parameters, problem = parameters_of(net), trace_problem(*torch.linalg.eigh(C))
+    steps = dict.fromkeys(parameters, lambda W, G, *, learning_rate: qr_retraction(W - learning_rate * G))
+    return gradient_descent(net.at, parameters, problem, steps=steps, **_half_way(rate))
 
 
 def _steps_of_11(C: Tensor, start: Tensor) -> float:
     """Steps that (11) needs as printed to come within 1 % of the least loss, relative to (11) with the factor 2."""
     least = float(torch.linalg.eigvalsh(C)[:Z].sum())
-    counts = []
-    for as_printed in (True, False):
-        run = deep_linear_descent(C, start, learning_rate=FINEST, n_steps=MAX_STEPS, printed=as_printed)
-        counts.append(first_within(run.losses, least, 0.01))
-    return counts[0] / counts[1]
+    options: Any = {"learning_rate": FINEST, "n_steps": MAX_STEPS}
+    runs = (deep_linear_descent(C, start, printed=as_printed, **options) for as_printed in (True, False))
+    slow, fast = (first_within(run.losses, least, 0.01) for run in runs)
+    return slow / fast

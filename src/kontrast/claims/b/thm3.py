@@ -9,10 +9,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.b.problems import matrix_with, maximum, minimum, orthogonal_net, start_of
+from kontrast.claims.b.problems import matrix_with, orthogonal_net, start_of
 from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed
 from kontrast.claims.registry import claim
-from kontrast.claims.setting import Setting, generator, largest, sweep
+from kontrast.claims.setting import Setting, generator, largest, smallest, sweep
 from kontrast.deep_linear import deep_linear_flow, train_deep_linear
 
 D = 6
@@ -34,7 +34,7 @@ WIDTHS: tuple[tuple[int, str, Style], ...] = ((D, "h = d", "dashed"), (2 * D, "h
 )
 def theorem_3(setting: Setting) -> Evidence:
     """Both cases at h = d and above, by the exact solution, by DOP853 and by training."""
-    seeds = setting.seeds(quick=6, full=40, paper=40)
+    seeds = setting.seeds(quick=6, full=40)
 
     def measure(width: int, seed: int) -> dict[str, object]:
         start = start_of(orthogonal_net(D, width, 1, seed))
@@ -44,14 +44,12 @@ def theorem_3(setting: Setting) -> Evidence:
             flow = deep_linear_flow(C, start, times=TIMES, method="exact")
             check = deep_linear_flow(C, start, times=TIMES, method="dop853", tolerance=1e-12)
             size = flow.q.norm(dim=(1, 2))
-            end = flow.q[-1, :, 0]
-            sign = torch.sign(flow.basis[:, 0] @ start[:, 0])
-            target = torch.eye(D, dtype=C.dtype)[0] * sign
+            target = torch.eye(D, dtype=C.dtype)[0] * torch.sign(flow.basis[:, 0] @ start[:, 0])
             found |= {
                 f"size_{case}": size,
                 f"overlap_{case}": flow.q[:, 0, 0].abs(),
                 f"end_size_{case}": float(size[-1]),
-                f"end_distance_{case}": float((end - target).norm()),
+                f"end_distance_{case}": float((flow.q[-1, :, 0] - target).norm()),
                 f"error_{case}": float((flow.q - check.q).abs().max()),
                 f"paper_formula_{case}": _paper_formula_error(flow.eigenvalues, flow.q, width > D),
             }
@@ -85,15 +83,15 @@ def theorem_3(setting: Setting) -> Evidence:
 def _findings(data: xr.Dataset) -> list[Finding]:
     """Sizes |q| at the end at h = d and above, distances to ±v_1, errors of the exact solution."""
     square, wider = data.sel(width=D), data.sel(width=[D + 1, 2 * D])
-    size = minimum(square.end_size_positive)
-    trained, trained_wider = minimum(square.trained_size_positive), maximum(wider.trained_size_positive)
-    distance, negative = maximum(square.end_distance_positive), maximum(data.end_distance_negative)
-    exact = largest(maximum(data.error_positive), maximum(data.error_negative))
-    formula = largest(maximum(wider.paper_formula_positive), maximum(wider.paper_formula_negative))
+    size = smallest(square.end_size_positive)
+    trained, trained_wider = smallest(square.trained_size_positive), largest(wider.trained_size_positive)
+    distance, negative = largest(square.end_distance_positive), largest(data.end_distance_negative)
+    exact = largest(data.error_positive, data.error_negative)
+    formula = largest(wider.paper_formula_positive, wider.paper_formula_negative)
     above, at_d = "all eigenvalues positive, h > d", "all eigenvalues positive, h = d"
     return [
         printed("end_size_positive_square", size, f"{at_d}: |q| → 0", high=1e-3),
-        corrected("end_size_positive_wider", maximum(wider.end_size_positive), f"{above}: |q| → 0", high=1e-3),
+        corrected("end_size_positive_wider", largest(wider.end_size_positive), f"{above}: |q| → 0", high=1e-3),
         corrected("end_size_positive_square", size, f"{at_d}: |q| stays at 1", low=1 - 1e-9),
         corrected("trained_size_positive_square", trained, f"{at_d}: |q| of a trained network stays 1", low=1 - 1e-9),
         corrected("trained_size_positive_wider", trained_wider, f"{above}: |q| of a trained network falls", high=0.5),
@@ -109,8 +107,7 @@ def _findings(data: xr.Dataset) -> list[Finding]:
 def _trained_size(C: Tensor, width: int, seed: int) -> float:
     """The size |q| of a network after training to time 3."""
     net = orthogonal_net(D, width, 1, seed)
-    run = train_deep_linear(net, C, flow="grassmann", learning_rate=0.02, n_steps=150)
-    return float(run.final_outputs.norm())
+    return float(train_deep_linear(net, C, flow="grassmann", learning_rate=0.02, n_steps=150).final_outputs.norm())
 
 
 def _spread(low: float, seed: int) -> Tensor:
