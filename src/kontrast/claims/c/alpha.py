@@ -51,9 +51,7 @@ def alpha(setting: Setting) -> Evidence:
         *compared("triplet", "triplet loss, any margin", *(TripletImportance(margin) for margin in MARGINS)),
         *compared("spectral", "spectral loss, with its own weight on the views", SpectralImportance()),
         *compared("gaussian", "Gaussian α, with the weight of the views held fixed in the loss", *gaussian),
-        printed(
-            "apart_without_stop_gradient", through, "InfoNCE: the same difference if gradients flow into α", low=1e-3
-        ),
+        printed("apart_without_stop_gradient", through, "InfoNCE: the same if gradients flow into α", low=1e-3),
         *shown(
             curl_gaussian_with_views=_curl(GaussianImportance(), views=True),
             curl_gaussian_without_views=_curl(GaussianImportance(), views=False),
@@ -88,15 +86,10 @@ def _temperature_panel(n: int, seeds: Sequence[int]) -> Panel:
         found = largest(*(_gradients_apart(InfoNCEImportance(tau, epsilon), n, seed)[0] for seed in seeds))
         return max(found, 1e-17)  # 0 has no place on a logarithmic axis
 
-    return Panel(
-        "InfoNCE: −∇L against N²∇E",
-        "temperature τ",
-        "relative difference",
-        tuple(
-            curve(f"ε = {epsilon:g}", TEMPERATURES, [apart(tau, epsilon) for tau in TEMPERATURES])
-            for epsilon in EPSILONS
-        ),
+    curves = tuple(
+        curve(f"ε = {epsilon:g}", TEMPERATURES, [apart(tau, epsilon) for tau in TEMPERATURES]) for epsilon in EPSILONS
     )
+    return Panel("InfoNCE: −∇L against N²∇E", "temperature τ", "relative difference", curves)
 
 
 def _batch(n: int, seed: int, *, unit: bool = False) -> tuple[nn.Module, Tensor, Tensor]:

@@ -127,9 +127,7 @@ def corollary_2(setting: Setting) -> Evidence:
     return judged(
         printed("identity_error", error, words, high=1e-10),
         corrected("identity_error", error, words, high=1e-10),
-        corrected(
-            "field_error", _field_error(patterns), "the field against GatedCovariance: relative error", high=1e-12
-        ),
+        corrected("field_error", _field_error(patterns), "field against GatedCovariance: relative error", high=1e-12),
         *_patterns_by_temperature(table),
         *_at_patterns(patterns, setting.pick(quick=2, full=1, paper=1)),
         *_in_the_window(patterns, starts, n_steps),
@@ -154,19 +152,11 @@ def _patterns_by_temperature(table: xr.Dataset) -> tuple[Finding, ...]:
     anywhere = float((table.patterns.drop_sel(temperature=math.inf) - uniform).max())
     ends = float(exact.ends.sel(temperature=least) / exact.ends.sel(temperature=math.inf))
     return (
-        printed(
-            "patterns_gained_at_least_temperature", gained, "most patterns gained over uniform α at the least τ", low=1
-        ),
+        printed("patterns_gained_at_least_temperature", gained, "patterns gained over uniform α at the least τ", low=1),
         corrected("patterns_gained_at_least_temperature", gained, "no model gains a pattern there", high=0),
-        corrected(
-            "patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns there", low=1
-        ),
-        corrected(
-            "patterns_gained_anywhere_below_threshold", anywhere, "most patterns gained at any τ by any rule", high=0
-        ),
-        corrected(
-            "end_points_at_least_temperature_over_uniform", ends, "yet more end points at the least τ: ratio", low=1.5
-        ),
+        corrected("patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns", low=1),
+        corrected("patterns_gained_anywhere_below_threshold", anywhere, "patterns gained at any τ by any rule", high=0),
+        corrected("end_points_at_least_temperature_over_uniform", ends, "yet more end points there: ratio", low=1.5),
     )
 
 
@@ -192,13 +182,9 @@ def _in_the_window(patterns: Tensor, starts: Tensor, n_steps: int) -> tuple[Find
         for tau in (WINDOW, math.inf)
     )
     return (
-        corrected(
-            "patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} for α that moves", low=M, high=M
-        ),
+        corrected("patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} if α moves", low=M, high=M),
         corrected("patterns_of_uniform_there", uniform, "number of patterns there for uniform α", high=0),
-        corrected(
-            "largest_stable_q", _largest_stable_q(), "largest q with u_m stable for some τ", low=0.449, high=0.453
-        ),
+        corrected("largest_stable_q", _largest_stable_q(), "largest q with a stable u_m", low=0.449, high=0.453),
     )
 
 
@@ -371,19 +357,16 @@ _DECIDING: tuple[tuple[str, str, Style], ...] = (("gap", "gap, α fixed", "dashe
 
 def _gap_panel() -> Panel:
     temperatures = np.geomspace(0.1, 30, 60)
+    curves = tuple(
+        curve(
+            f"{name}, q = {q}",
+            temperatures,
+            [getattr(AtPattern(q, float(tau)), which) for tau in temperatures],
+            style,
+        )
+        for q in (LOW, 0.35, HIGH)
+        for which, name, style in _DECIDING
+    )
     return Panel(
-        "At u_m: the gap, and the margin if α moves",
-        "temperature τ",
-        "above 0 if stable",
-        tuple(
-            curve(
-                f"{name}, q = {q}",
-                temperatures,
-                [getattr(AtPattern(q, float(tau)), which) for tau in temperatures],
-                style,
-            )
-            for q in (LOW, 0.35, HIGH)
-            for which, name, style in _DECIDING
-        ),
-        y_log=False,
+        "At u_m: the gap, and the margin if α moves", "temperature τ", "above 0 if stable", curves, y_log=False
     )

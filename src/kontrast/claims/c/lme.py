@@ -128,22 +128,12 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
     n_linear = float(len(linear))
     open_gates = _worst_error(model, gate_tolerance=0.0)
     return (
-        corrected(
-            "patterns_categorical", _n_found(found.weights), "categorical model: number of u_m found by ReLU", low=M
-        ),
+        corrected("patterns_categorical", _n_found(found.weights), "categorical model: u_m that ReLU finds", low=M),
         corrected("limits_categorical", float(len(found)), "number of limits of ReLU filters", high=M),
         corrected("maximal_categorical", n_maximal, "number of u_m that are found and are LMEs", low=M),
-        corrected(
-            "directions_linear_categorical",
-            n_linear,
-            "number of directions of linear filters, up to sign",
-            low=1,
-            high=1,
-        ),
+        corrected("directions_linear_categorical", n_linear, "directions of linear filters, up to sign", low=1, high=1),
         corrected("error_34", _worst_error(model), "A(u_m) is (34): largest ‖A(u_m) − (34)‖", high=EXACT),
-        corrected(
-            "error_34_without_tolerance", open_gates, "largest ‖A(u_m) − (34)‖ if rounding opens gates", low=0.05
-        ),
+        corrected("error_34_without_tolerance", open_gates, "‖A(u_m) − (34)‖ if rounding opens gates", low=0.05),
     )
 
 
@@ -173,13 +163,9 @@ def _summation(n_starts: int) -> tuple[Finding, ...]:
     return (
         *found,
         corrected("gap_of_a_sum_of_three", gap, "q = 0.35: gap at (u_1 + u_2 + u_3)/√3, an LME too", low=0.01),
-        corrected(
-            "residual_of_a_sum_of_three", float(_residuals(field, three[None])), "‖A(w)w − λw‖/λ at it", high=EXACT
-        ),
+        corrected("residual_of_a_sum_of_three", float(_residuals(field, three[None])), "‖A(w)w − λw‖/λ", high=EXACT),
         printed("error_35_with_identity", with_identity, "(35) with I, for M < d: ‖A(u_m) − (35)‖", high=EXACT),
-        corrected(
-            "error_35", with_projector, "(35) with the projector onto span U: largest ‖A(u_m) − (35)‖", high=EXACT
-        ),
+        corrected("error_35", with_projector, "(35) with the projector onto span U: ‖A(u_m) − (35)‖", high=EXACT),
     )
 
 
@@ -192,12 +178,7 @@ def _linear_summation(n_starts: int) -> tuple[Finding, ...]:
     n_directions = float((~alike).sum())
     error = float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2))
     return (
-        printed(
-            "directions_linear_summation",
-            n_directions,
-            "summation model: number of directions of linear filters",
-            high=1,
-        ),
+        printed("directions_linear_summation", n_directions, "summation model: directions of linear filters", high=1),
         corrected("error_linear_summation", error, "summation model, linear filters: A = UU^T", high=EXACT),
     )
 
@@ -222,9 +203,7 @@ def _sampled_rates(errors: dict[str, np.ndarray]) -> tuple[Finding, ...]:
     """Exponents in the number of samples of ‖A(u_m) − closed form‖."""
     categorical, summation = (fit_power_law(np.array(SIZES), errors[name]) for name in ("categorical", "summation"))
     return (
-        corrected(
-            "exponent_categorical", categorical, "samples: A(u_m) tends to (34) as N^−1/2", low=-0.65, high=-0.35
-        ),
+        corrected("exponent_categorical", categorical, "samples: A(u_m) → (34) as N^−1/2", low=-0.65, high=-0.35),
         corrected("exponent_summation", summation, "samples: A(u_m) tends to (35) as N^−1/2", low=-0.65, high=-0.35),
     )
 
@@ -246,9 +225,7 @@ def _threshold() -> tuple[Finding, ...]:
     return (
         *shown(threshold_q=low),
         corrected("threshold_error", abs(low - THRESHOLD_Q), "u_m is an LME up to q = (3 − √5)/2: error", high=1e-9),
-        corrected(
-            "return_below_threshold", below, "just below it the flow returns to u_m: distance over push", high=0.5
-        ),
+        corrected("return_below_threshold", below, "just below it the flow returns: distance over push", high=0.5),
         corrected("return_above_threshold", above, "just above it the flow leaves u_m: distance over push", low=2.0),
     )
 
@@ -285,16 +262,9 @@ def _swing(starts: Tensor) -> tuple[Finding, ...]:
     by_94 = float(undamped.converged.double().mean())
     shifted = float(damped.converged.double().mean())
     return (
-        corrected(
-            "swing_converged_undamped",
-            by_94,
-            f"categorical model, noise {SWINGING:g}: share of starts that (94) brings to rest",
-            high=0.0,
-        ),
+        corrected("swing_converged_undamped", by_94, f"noise {SWINGING:g}: share that (94) brings to rest", high=0.0),
         corrected("swing_converged_damped", shifted, "share of starts that converge when shifted as in (99)", low=1.0),
-        corrected(
-            "swing_flow_residual", float(_residuals(field, end).max()), "(7) converges too: its residual", high=1e-4
-        ),
+        corrected("swing_flow_residual", float(_residuals(field, end).max()), "(7) converges: its residual", high=1e-4),
         corrected("swing_flow_patterns", _n_found(end, 0.99), "number of patterns that (7) finds there", low=M),
         *shown(swing_largest_shift=float(damped.shifts.max())),
     )
@@ -343,9 +313,7 @@ def _batch_norm() -> tuple[Finding, ...]:
         corrected("batch_norm_along_w", along, "BatchNorm of the output: no gradient along w", high=1e-10),
         corrected("batch_norm_field_error", error, "the field equals that of autograd", high=1e-10),
         *shown(batch_norm_energy_spread=float((flat.energy(w) - 1).abs().max())),
-        corrected(
-            "batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α without views: no filter moves", high=1e-9
-        ),
+        corrected("batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α, no views: nothing moves", high=1e-9),
         corrected("batch_norm_before_whitened", white, "BatchNorm before the ReLU, whitened x: as ‖w‖ = 1", high=1e-10),
         corrected("batch_norm_before_other", other, "BatchNorm before the ReLU, other x: another energy", low=0.1),
     )
@@ -387,30 +355,27 @@ def _no_lme() -> tuple[Finding, ...]:
 
 
 def _rate_panel(errors: dict[str, np.ndarray]) -> Panel:
-    return Panel(
-        "A(u_m) of samples tends to its closed form",
-        "samples N",
-        "‖A(u_m) − closed form‖, rms",
-        (
-            *(curve(f"{name} model", SIZES, values) for name, values in errors.items()),
-            guide(SIZES, errors["categorical"], -0.5, "N^−1/2"),
-        ),
+    curves = (
+        *(curve(f"{name} model", SIZES, values) for name, values in errors.items()),
+        guide(SIZES, errors["categorical"], -0.5, "N^−1/2"),
     )
+    return Panel("A(u_m) of samples tends to its closed form", "samples N", "‖A(u_m) − closed form‖, rms", curves)
 
 
 def _gap_panel() -> Panel:
     q = np.linspace(0.05, 0.5, 19)
+    curves = (
+        *(
+            curve(label, q, [_gap_at_pattern(float(each), noise) for each in q])
+            for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6))
+        ),
+        curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"),
+    )
     return Panel(
         "Summation model: u_m is an LME while its gap is above 0",
         "q",
         "gap of A(u_m)",
-        (
-            *(
-                curve(label, q, [_gap_at_pattern(float(each), noise) for each in q])
-                for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6))
-            ),
-            curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"),
-        ),
+        curves,
         x_log=False,
         y_log=False,
     )
@@ -423,13 +388,13 @@ def _swing_panel() -> Panel:
         "(94)": power_iteration(field, start, max_steps=60, largest_shift=0.0),
         "shifted as in (99)": power_iteration(field, start, max_steps=60, shift=4.0),
     }
+    curves = tuple(
+        curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0]) for label, run in runs.items()
+    )
     return Panel(
         f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable",
         "step",
         "‖w(t + 1) − w(t)‖",
-        tuple(
-            curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0])
-            for label, run in runs.items()
-        ),
+        curves,
         x_log=False,
     )

@@ -72,12 +72,8 @@ def theorem_1(setting: Setting) -> Evidence:
     return judged(
         *_exceptions(every),
         *_lmes(found),
-        corrected(
-            "categorical_certified", n_certified, "categorical model: number of noises with a certified pattern", high=0
-        ),
-        corrected(
-            "categorical_least_margin", margin, "although it is stable at every noise: smallest margin", low=1e-3
-        ),
+        corrected("categorical_certified", n_certified, "categorical model: noises with a certified pattern", high=0),
+        corrected("categorical_least_margin", margin, "yet it is stable at every noise: smallest margin", low=1e-3),
         *_of_sampled_models(setting.pick(quick=1500, full=4000, paper=4000), 1 + n),
         *shown(
             **{f"n_{kind}": float(points.sizes["point"]) for kind, points in found.items()},
@@ -179,9 +175,7 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
     margin_error = float((abs(points.margin - points.margin_by_differences) / size).max())
     n_wrong = float((far & ~agrees).sum())
     return (
-        printed(
-            "certified_and_unstable", n_unstable, "number of certified points whose margin is not positive", high=0
-        ),
+        printed("certified_and_unstable", n_unstable, "certified points whose margin is not positive", high=0),
         printed("certified_and_left", n_left, "number of certified points that the flow leaves after a push", high=0),
         informative("n_certified", float(certified.sum()), "number of certified points", low=10),
         corrected("roughness_error", roughness_error, "ρ from its formula agrees with differences", high=1e-4),
@@ -198,15 +192,9 @@ def _lmes(found: Mapping[str, xr.Dataset]) -> tuple[Finding, ...]:
     excess = float(((relu.margin - relu.gap) / relu.eigenvalue).min())
     return (
         corrected("unstable_lmes_relu", unstable["relu"], "ReLU without views: number of unstable LMEs", high=0),
-        corrected(
-            "least_margin_over_gap_relu", excess, "smallest (margin − λ_gap)/λ of LMEs, ReLU without views", low=-1e-9
-        ),
-        corrected(
-            "unstable_lmes_example_views", unstable["example_views"], "with views: number of unstable LMEs", low=1
-        ),
-        corrected(
-            "unstable_lmes_example_leaky", unstable["example_leaky"], "leaky ReLU: number of unstable LMEs", low=1
-        ),
+        corrected("least_margin_over_gap_relu", excess, "ReLU without views: smallest (margin − λ_gap)/λ", low=-1e-9),
+        corrected("unstable_lmes_example_views", unstable["example_views"], "with views: unstable LMEs", low=1),
+        corrected("unstable_lmes_example_leaky", unstable["example_leaky"], "leaky ReLU: unstable LMEs", low=1),
         *shown(**{f"unstable_lmes_{kind}": count for kind, count in unstable.items()}),
     )
 
@@ -276,12 +264,7 @@ def _of_sampled_models(n: int, n_fields: int) -> tuple[Finding, ...]:
         n_certified += len(w)
         n_left += int(((end - w).norm(dim=1) > SAMPLE_PUSH / 2).sum())
     return (
-        printed(
-            "samples_certified_and_left",
-            float(n_left),
-            "samples: number of certified limits that the iteration leaves",
-            high=0,
-        ),
+        printed("samples_certified_and_left", float(n_left), "samples: certified limits that do not return", high=0),
         informative("samples_certified", float(n_certified), "number of certified limits on samples", low=1),
     )
 

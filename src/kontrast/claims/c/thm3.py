@@ -160,12 +160,7 @@ def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
     met = [case for case in cases if case.promise.met]
     n_sphere = sum(case.sphere_omega < 1 for case in cases)
     return (
-        printed(
-            "n_met_with_constants_of_the_sphere",
-            n_sphere,
-            "cases that meet the condition with L and κ of the sphere",
-            low=1,
-        ),
+        printed("n_met_with_constants_of_the_sphere", n_sphere, "condition met, L and κ of the sphere: cases", low=1),
         corrected("n_met", len(met), "number of cases in which it is met with those of B_γ", low=8),
         *shown(
             n_cases=len(cases),
@@ -186,9 +181,7 @@ def _promises(met: Sequence[Case]) -> tuple[Finding, ...]:
     reach = largest(-math.inf, *(1 / case.check.reach.ratio for case in met))
     excess = largest(-math.inf, *(case.check.omega - case.promise.gamma for case in met))
     return (
-        corrected(
-            "n_broken", n_broken, "number of cases in which the condition is met and a promise is broken", high=0
-        ),
+        corrected("n_broken", n_broken, "cases in which the condition is met and a promise is broken", high=0),
         corrected("worst_rate", rate, "largest 1 − c_t over γ^t(1 − c_0)", low=0, high=1 + 1e-9),
         corrected("worst_reach", reach, "largest ‖w(t) − w(0)‖ over the radius of B_γ", low=0, high=1 + 1e-9),
         corrected("worst_omega_on_the_way", excess, "largest ω − γ along the iteration", high=1e-9),
@@ -203,15 +196,9 @@ def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
     n_resting = sum(case.converged for case in cases)
     residual = largest(*(residual for residual, _ in ends))
     return (
-        corrected(
-            "n_met_with_a_pattern_before", n_met, "cases with some u_j^T u_m > 0 that meet the condition", high=0
-        ),
-        corrected(
-            "n_that_converge_with_a_pattern_before", n_resting, "number in which the iteration comes to rest", high=0
-        ),
-        corrected(
-            "flow_residual_with_a_pattern_before", residual, "the flow comes to rest: largest ‖A(w)w − λw‖/λ", high=1e-3
-        ),
+        corrected("n_met_with_a_pattern_before", n_met, "cases with u_j^T u_m > 0 that meet the condition", high=0),
+        corrected("n_that_converge_with_a_pattern_before", n_resting, "cases in which the iteration converges", high=0),
+        corrected("flow_residual_with_a_pattern_before", residual, "the flow rests: largest ‖A(w)w − λw‖/λ", high=1e-3),
         *shown(
             n_cases_with_a_pattern_before=len(cases),
             flow_distance_with_a_pattern_before=largest(*(distance for _, distance in ends)),

@@ -171,22 +171,11 @@ def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr
     ratio = float((table.collected / table.predicted).sel(samples="whitened").mean())
     stable = _mean(float(each.stable.double().mean()) for each in found)
     return (
-        printed(
-            "relu_growth_as_they_are", growth, f"raw samples: patterns of the widest layer over those of {FEW}", low=1.5
-        ),
+        printed("relu_growth_as_they_are", growth, f"raw: patterns of the widest layer over those of {FEW}", low=1.5),
         corrected("relu_growth_as_they_are", growth, "this ratio: hardly any growth", high=1.3),
-        corrected(
-            "relu_patterns_as_they_are", n_raw, "ReLU, raw samples: number of patterns, two or three", low=1.5, high=4
-        ),
-        corrected(
-            "relu_growth_white",
-            growth_white,
-            f"whitened samples: patterns of the widest layer over those of {FEW}",
-            low=1.5,
-        ),
-        corrected(
-            "collected_over_foretold", ratio, "whitened: patterns over the collector's curve", low=0.85, high=1.15
-        ),
+        corrected("relu_patterns_as_they_are", n_raw, "ReLU, raw: number of patterns, two or three", low=1.5, high=4),
+        corrected("relu_growth_white", growth_white, f"whitened: patterns of the widest layer over {FEW}'s", low=1.5),
+        corrected("collected_over_foretold", ratio, "whitened: patterns over collector's curve", low=0.85, high=1.15),
         corrected("share_stable", stable, "share of the patterns that are stable", low=0.99),
         *shown(
             relu_patterns_white=_mean(len(each.shares) for each in white),
@@ -247,9 +236,7 @@ def _lottery(chosen: Chosen) -> tuple[Finding, ...]:
             low=0.6,
             high=1.6,
         ),
-        corrected(
-            "ticket_nudged_start", _mean(nudged), "how often a start near a filter's own finds its pattern", low=0.5
-        ),
+        corrected("ticket_nudged_start", _mean(nudged), "share of nudged starts that find the same pattern", low=0.5),
         *shown(ticket_another_start=_mean(another), ticket_chance=_mean(chances)),
     )
 
@@ -275,9 +262,7 @@ def _joint_network(chosen: Chosen, n_filters: int) -> tuple[Finding, ...]:
         unrest.append(float((1 - (pull * together).sum(1) / pull.norm(dim=1)).median()))  # 1 − cos of w and A(w)w
     return (
         corrected("joint_at_a_pattern", _mean(shares.pop("")), "share of InfoNCE's filters at a pattern", high=0.8),
-        corrected(
-            "joint_places_over_alone", _mean(places), "number of their ends over that of filters trained alone", low=1.2
-        ),
+        corrected("joint_places_over_alone", _mean(places), "number of their ends over that of filters alone", low=1.2),
         *shown(joint_unrest=_mean(unrest), **{f"joint_at_a_pattern{name}": _mean(of) for name, of in shares.items()}),
     )
 
@@ -341,13 +326,14 @@ def _width_panels(table: xr.Dataset) -> list[Panel]:
 
 
 def _temperature_panel(temperatures: Sequence[float], counts: Array, uniform: float) -> Panel:
+    curves = (
+        curve("Gaussian α", temperatures, counts.mean(0)),
+        curve("uniform α", temperatures, [uniform] * len(temperatures), "dashed"),
+    )
     return Panel(
         "Whitened 7 × 7 patches: Gaussian α of the samples",
         "τ in median squared distances",
         "patterns",
-        (
-            curve("Gaussian α", temperatures, counts.mean(0)),
-            curve("uniform α", temperatures, [uniform] * len(temperatures), "dashed"),
-        ),
+        curves,
         y_log=False,
     )

@@ -57,12 +57,8 @@ def critical_rate(setting: Setting) -> Evidence:
         *_limits(setting),
         *_shares_converged(runs),
         *_catapult_summary(runs),
-        corrected(
-            "exponent_peak", width_law(peaks.peak), "exponent in the width of the loss's peak", low=0.7, high=1.3
-        ),
-        corrected(
-            "peak_step_slope", slope, "slope of the peak's step in the logarithm of the width", low=0.4, high=1.6
-        ),
+        corrected("exponent_peak", width_law(peaks.peak), "width exponent of the loss's peak", low=0.7, high=1.3),
+        corrected("peak_step_slope", slope, "slope of the peak's step in the log of the width", low=0.4, high=1.6),
         data=xr.merge([runs, peaks], join="outer"),
         panels=[*_run_panels(setting, width), _ending_panel(runs), _peak_panel(peaks)],
         setting={"n_samples": N, "d_in": D, "d_out": 1, "width": width, "n_steps": n_steps},
@@ -74,18 +70,14 @@ def _limits(setting: Setting) -> tuple[Finding, ...]:
     found = [linear_limits(setting, seed) for seed in setting.seeds(quick=1, full=4, paper=4)]
     worst = {name: largest(*(each[name] for each in found)) for name in found[0]}
     return (
-        printed(
-            "critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): relative error", high=1e-6
-        ),
+        printed("critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): error", high=1e-6),
         corrected(
             "linear_limit_error",
             worst["linear_limit_error"],
             "the linear model diverges from 2/λ_max on: error",
             high=0.01,
         ),
-        corrected(
-            "lanczos_error", worst["lanczos_error"], "λ_max by Lanczos, without the kernel: relative error", high=1e-6
-        ),
+        corrected("lanczos_error", worst["lanczos_error"], "λ_max by Lanczos, without the kernel: error", high=1e-6),
         *shown(critical_over_stable=worst["critical_over_stable"]),
     )
 
@@ -202,9 +194,7 @@ def _shares_converged(runs: xr.Dataset) -> tuple[Finding, ...]:
     least = {at: min(shares[f"{network.name}_at_{at}"] for network in TRAINED) for at in ("0.9", "1.5")}
     return (
         printed("least_at_0.9", least["0.9"], "below it all networks converge: smallest share of runs", low=1),
-        corrected(
-            "least_at_1.5", least["1.5"], "at 1.5 times 2/λ_max all still converge: smallest share", low=0.9, high=1.0
-        ),
+        corrected("least_at_1.5", least["1.5"], "at 1.5 times all still converge: smallest share", low=0.9, high=1.0),
         *(
             share(f"{name}_at_2.5", f"{name}, one hidden layer: most runs diverge at 2.5 times", high=0.5)
             for name in ("linear", "tanh", "relu")
@@ -228,9 +218,7 @@ def _catapult_summary(runs: xr.Dataset) -> tuple[Finding, ...]:
     grown = float(values("peak", [1.5]).mean(axis=(1, 2)).min())
     sharpness = float(values("sharpness", [1.5]).max())
     return (
-        printed(
-            "peak_below", float(values("peak", [0.9]).max()), "below it no loss grows: peak over the start", high=1.1
-        ),
+        printed("peak_below", float(values("peak", [0.9]).max()), "below it no loss grows: peak over start", high=1.1),
         corrected("peak_at_1.5", grown, "at 1.5 times 2/λ_max the loss first grows: its peak over the start", low=1.2),
         corrected("sharpness_after_1.5", sharpness, "until λ_max is below 2/η: largest λ_max η/2 at the end", high=1.0),
     )
@@ -263,9 +251,5 @@ def _ending_panel(runs: xr.Dataset) -> Panel:
 
 def _peak_panel(peaks: xr.Dataset) -> Panel:
     heights = seed_mean(peaks.peak)
-    return Panel(
-        "Peak of the loss at 1.5 times 2/λ_max",
-        "width n",
-        "largest loss over that at the start",
-        (curve("tanh", peaks.width, heights), guide(peaks.width, heights, 1.0, "n")),
-    )
+    curves = (curve("tanh", peaks.width, heights), guide(peaks.width, heights, 1.0, "n"))
+    return Panel("Peak of the loss at 1.5 times 2/λ_max", "width n", "largest loss over that at the start", curves)

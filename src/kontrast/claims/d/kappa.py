@@ -100,13 +100,7 @@ def _other_domains(setting: Setting, spheres: Mapping[int, float]) -> tuple[Find
     saturated_kappa, saturated_apart = _saturated(setting)
     in_pairs = _pairs_error(setting)
     return (
-        corrected(
-            "rms_hypercube_in_pairs",
-            in_pairs,
-            "no biases, so x and −x are a pair and the law fails: rms error of L",
-            low=0.03,
-            high=1.0,
-        ),
+        corrected("rms_hypercube_in_pairs", in_pairs, "no biases, x pairs with −x: rms error of L", low=0.03, high=1.0),
         _at_most("saturated_kappa", saturated_kappa, "κ when n reaches the rank, without a ridge", 0.0),
         _at_most("saturated_apart", saturated_apart, "L is 1 there, predicted and measured: largest error", EXACT),
         _at_most("rms_circle", _circle_error(setting), "128 points of a circle: rms error of L", 0.05),
@@ -121,18 +115,10 @@ def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
     ratio = "test error predicted over measured, minus 1"
     at_points = digits.worst(TASKS, at_points=True)
     return (
-        _at_most(
-            "worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"400 digits, n ≤ 100: {ratio}", 0.08
-        ),
-        corrected(
-            "worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all points: {ratio}", low=0.1
-        ),
-        _at_most(
-            "worst_error_ratio_kappa_a_point", at_points, "one κ per point: error at unseen digits, ratio minus 1", 0.08
-        ),
-        _at_most(
-            "single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same for single digits", 0.15
-        ),
+        _at_most("worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"n ≤ 100: {ratio}", 0.08),
+        corrected("worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all: {ratio}", low=0.1),
+        _at_most("worst_error_ratio_kappa_a_point", at_points, "one κ per point, unseen digits: ratio minus 1", 0.08),
+        _at_most("single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same, single digits", 0.15),
         *shown(single_digit_one_kappa=digits.worst(SINGLE)),
     )
 
@@ -141,19 +127,9 @@ def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
     """Labels under the kernel of a contrastive model."""
     ratio = study.worst(TASKS, at_points=True)
     return (
-        _at_most(
-            "worst_learnability_contrastive", study.learnability_apart, "contrastive kernel: largest error of L", 0.1
-        ),
-        _at_most(
-            "worst_error_ratio_contrastive", ratio, "its error at unseen digits, one κ per point: ratio minus 1", 0.08
-        ),
-        corrected(
-            "correlation_of_labels_contrastive",
-            study.correlation,
-            "smallest correlation of L, predicted and measured",
-            low=0.9,
-            high=1.0,
-        ),
+        _at_most("worst_learnability_contrastive", study.learnability_apart, "contrastive: largest error of L", 0.1),
+        _at_most("worst_error_ratio_contrastive", ratio, "unseen digits, one κ per point: ratio minus 1", 0.08),
+        corrected("correlation_of_labels_contrastive", study.correlation, "correlation over labels", low=0.9, high=1.0),
     )
 
 
@@ -214,9 +190,7 @@ def _with_ridge(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor]) 
 
     words = "finite domain with a ridge"
     return (
-        printed(
-            "worst_ridge_unshifted", worst(_unshifted(levels)), f"{words}, as printed: largest error of L", high=0.02
-        ),
+        printed("worst_ridge_unshifted", worst(_unshifted(levels)), f"{words}, as printed: error of L", high=0.02),
         _at_most("worst_ridge_shifted", worst(levels), f"{words}, eigenvalues λ + δ/M: largest error of L", 0.02),
     )
 
@@ -240,18 +214,12 @@ def _cube_panel(levels: Spectrum, measured: Mapping[int, Tensor]) -> Panel:
     lines = torch.stack(
         [predict_learning(levels, levels.counts, int(n), replacement=False).learnabilities for n in sizes]
     )
+    curves = (
+        *(curve(f"{k} coordinates, predicted", sizes, lines[:, k], "dashed") for k in (0, 1, 2, 3, 8)),
+        *(curve(f"{k} coordinates", list(measured), [float(m[k]) for m in measured.values()]) for k in (0, 1, 2, 3, 8)),
+    )
     return Panel(
-        "Hypercube 2^8: L = λ/(λ + κ) and measured",
-        "samples n",
-        "learnability of a parity",
-        (
-            *(curve(f"{k} coordinates, predicted", sizes, lines[:, k], "dashed") for k in (0, 1, 2, 3, 8)),
-            *(
-                curve(f"{k} coordinates", list(measured), [float(m[k]) for m in measured.values()])
-                for k in (0, 1, 2, 3, 8)
-            ),
-        ),
-        y_log=False,
+        "Hypercube 2^8: L = λ/(λ + κ) and measured", "samples n", "learnability of a parity", curves, y_log=False
     )
 
 
@@ -263,15 +231,16 @@ def _ridge_panel(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor])
         found = (predict_learning(spectrum, levels.counts, int(n), ridge=ridge, replacement=False) for n in sizes)
         return [float(each.learnabilities[k]) for each in found]
 
+    curves = (
+        curve("measured", RIDGE_SAMPLES, [float(measured[n, ridge][k]) for n in RIDGE_SAMPLES]),
+        curve("predicted, as printed", sizes, line(_unshifted(levels)), "plain"),
+        curve("predicted, λ + δ/M", sizes, line(levels), "dashed"),
+    )
     return Panel(
         f"With a ridge of {ridge:g}, each point drawn once: parities of {k} coordinates",
         "samples n",
         "learnability",
-        (
-            curve("measured", RIDGE_SAMPLES, [float(measured[n, ridge][k]) for n in RIDGE_SAMPLES]),
-            curve("predicted, as printed", sizes, line(_unshifted(levels)), "plain"),
-            curve("predicted, λ + δ/M", sizes, line(levels), "dashed"),
-        ),
+        curves,
         x_log=False,
         y_log=False,
     )
@@ -339,12 +308,8 @@ def _sphere_error(d: int, n_draws: int, device: str, n_degrees: int = 10) -> flo
 
 
 def _sphere_panel(spheres: Mapping[int, float]) -> Panel:
-    return Panel(
-        "The prediction needs many dimensions",
-        "dimensions d of the sphere S^(d−1)",
-        "rms error of L",
-        (curve("NTK, points drawn at random", list(spheres), list(spheres.values())),),
-    )
+    curves = (curve("NTK, points drawn at random", list(spheres), list(spheres.values())),)
+    return Panel("The prediction needs many dimensions", "dimensions d of the sphere S^(d−1)", "rms error of L", curves)
 
 
 @dataclass(frozen=True, eq=False)

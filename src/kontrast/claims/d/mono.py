@@ -66,12 +66,7 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
     gain = least(p.gain("modes") for p in every)
     apart = largest(*(p.range_apart for p in every))
     return (
-        printed(
-            "share_that_loses_hypercube",
-            on_cube,
-            "Lemma 1(e), hypercube: share of points that lower L^(D)(f)",
-            high=0.0,
-        ),
+        printed("share_that_loses_hypercube", on_cube, "Lemma 1(e), hypercube: share of points that lower L", high=0.0),
         printed("share_that_loses_digits", on_digits, "Lemma 1(e), digits: the same share", high=0.0),
         printed("least_learnability", least(p.least("plain") for p in every), "smallest L^(D)(f) found", low=-ROUNDING),
         printed("largest_learnability", most, "largest L^(D)(f) found", high=1 + ROUNDING),
@@ -80,9 +75,7 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
         ),
         corrected("largest_of_eigenfunctions", most_of_modes, "largest L^(D)(φ_i)", high=1 + ROUNDING),
         corrected("least_gain_of_eigenfunctions", gain, "smallest change of L^(D)(φ_i) by a new point", low=-ROUNDING),
-        corrected(
-            "range_apart", apart, "L^(D)(f) fills (1 ± ‖T‖)/2: largest distance of the extremes of sym T", high=ROUNDING
-        ),
+        corrected("range_apart", apart, "L^(D)(f) fills (1 ± ‖T‖)/2: error of the extremes of sym T", high=ROUNDING),
         *shown(
             least_possible=least(p.possible[0] for p in every),
             largest_possible=largest(*(p.possible[1] for p in every)),
@@ -108,9 +101,7 @@ def _updates(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     found = [_update_apart(K) for K in kernels]
     apart = largest(*(right for _, right in found))
     return (
-        corrected(
-            "update_with_lambda_apart", apart, "T^(D+) by Sherman-Morrison, with Λ^±½: relative error", high=EXACT
-        ),
+        corrected("update_with_lambda_apart", apart, "T^(D+) by Sherman-Morrison, with Λ^±½: error", high=EXACT),
         *shown(update_as_printed_apart=least(as_printed for as_printed, _ in found)),
     )
 
@@ -125,9 +116,7 @@ def _derivatives(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     total = largest(*(each.total for each in found))
     return (
         corrected("slopes_from_autograd", by_autograd, "(39), (40) against autograd: relative error", high=EXACT),
-        corrected(
-            "slopes_from_differences", by_differences, "(39), (40) against differences of T: relative error", high=1e-6
-        ),
+        corrected("slopes_from_differences", by_differences, "(39), (40) against differences of T: error", high=1e-6),
         corrected("least_slope_of_own", own, "(9): smallest dL(φ_i)/dλ_i, over the largest", low=-ROUNDING),
         corrected("largest_slope_of_others", others, "(10): largest dL(φ_j)/dλ_i, over the largest", high=ROUNDING),
         corrected("slopes_sum", total, "zero-sum: Σ_j dL(φ_j)/dλ_i without a ridge", high=ROUNDING),
@@ -289,19 +278,15 @@ def _two_points(device: str) -> Tensor:
 def _path_panel(name: str, path: _Path) -> Panel:
     n = np.arange(len(path.plain))
     worst = int(path.plain.min(0).values.argmin())
+    curves = (
+        curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst], "plain"),
+        curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst], "plain"),
+        curve("an eigenfunction", n, path.modes[:, len(n) // 8], "plain"),
+        curve("0", n, 0.0 * n, "dashed"),
+        curve("1", n, 1 + 0.0 * n, "dashed"),
+    )
     return Panel(
-        f"Learnability as points are added, {name}",
-        "samples n",
-        "learnability",
-        (
-            curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst], "plain"),
-            curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst], "plain"),
-            curve("an eigenfunction", n, path.modes[:, len(n) // 8], "plain"),
-            curve("0", n, 0.0 * n, "dashed"),
-            curve("1", n, 1 + 0.0 * n, "dashed"),
-        ),
-        x_log=False,
-        y_log=False,
+        f"Learnability as points are added, {name}", "samples n", "learnability", curves, x_log=False, y_log=False
     )
 
 

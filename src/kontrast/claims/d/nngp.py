@@ -110,13 +110,9 @@ def gaussian_process(setting: Setting) -> Evidence:
             _rate(f"exponent_depth_{depth}", kernels[f"depth_{depth}"], f"depth {depth}, without biases")
             for depth in DEPTHS
         ),
-        corrected(
-            "exponent_of_kurtosis", _law(shape.kurtosis), "the excess kurtosis falls as 1/H", low=-1.2, high=-0.8
-        ),
+        corrected("exponent_of_kurtosis", _law(shape.kurtosis), "excess kurtosis falls as 1/H", low=-1.2, high=-0.8),
         corrected("kurtosis_over_predicted", ratio, "the excess kurtosis over 3ω⁴Var[h²]/(HΣ²)", low=0.9, high=1.1),
-        corrected(
-            "exponent_of_joint_kurtosis", _law(shape.joint), "the joint kurtosis falls as 1/H", low=-1.2, high=-0.8
-        ),
+        corrected("exponent_of_joint_kurtosis", _law(shape.joint), "joint kurtosis falls as 1/H", low=-1.2, high=-0.8),
         corrected("mean_over_deviation", float(shape["mean"].max()), "E f = 0 (48): mean over deviation", high=0.03),
         data=kernels.assign(shape),
         panels=[_kernel_panel(kernels), _shape_panel(shape), _variance_panel(variances)],
@@ -147,13 +143,7 @@ def _variance_findings(variances: Mapping[str, Mapping[str, float]]) -> tuple[Fi
         over_49("tanh_shifted", shifted, "tanh, biases of mean 1"),
         over_49("relu", relu, "ReLU"),
         corrected("variance_over_52_error", error, "largest relative error of Var f against (52)", high=0.03),
-        corrected(
-            "second_term_of_49_over_right_relu",
-            relu["second_term"],
-            "ReLU: Var[h]/E[h²], about 1 − 1/π",
-            low=0.66,
-            high=0.7,
-        ),
+        corrected("second_term_of_49_over_right_relu", relu["second_term"], "ReLU: Var[h]/E[h²]", low=0.66, high=0.7),
     )
 
 
@@ -270,40 +260,33 @@ def _ratio(values: xr.DataArray, predicted: xr.DataArray) -> float:
 
 def _kernel_panel(kernels: xr.Dataset) -> Panel:
     names = {"biased": "one layer with biases, (52)", **{f"depth_{d}": f"depth {d}" for d in DEPTHS}}
-    return Panel(
-        "Distance of one network's kernel from the limit",
-        "width H",
-        "‖Σ̂ − Σ‖/‖Σ‖",
-        (
-            *(curve(label, kernels.width, seed_mean(kernels[name])) for name, label in names.items()),
-            guide(kernels.width, seed_mean(kernels.biased), -0.5, "H^−1/2"),
-        ),
+    curves = (
+        *(curve(label, kernels.width, seed_mean(kernels[name])) for name, label in names.items()),
+        guide(kernels.width, seed_mean(kernels.biased), -0.5, "H^−1/2"),
     )
+    return Panel("Distance of one network's kernel from the limit", "width H", "‖Σ̂ − Σ‖/‖Σ‖", curves)
 
 
 def _shape_panel(shape: xr.Dataset) -> Panel:
-    return Panel(
-        "Excess kurtosis of the outputs, tanh",
-        "width H",
-        "excess kurtosis",
-        (
-            curve("one point", shape.H, shape.kurtosis),
-            curve("3ω⁴Var[h²]/(HΣ²)", shape.H, shape.predicted, "dashed"),
-            curve(f"{N_POINTS} points jointly", shape.H, np.abs(shape.joint)),
-        ),
+    curves = (
+        curve("one point", shape.H, shape.kurtosis),
+        curve("3ω⁴Var[h²]/(HΣ²)", shape.H, shape.predicted, "dashed"),
+        curve(f"{N_POINTS} points jointly", shape.H, np.abs(shape.joint)),
     )
+    return Panel("Excess kurtosis of the outputs, tanh", "width H", "excess kurtosis", curves)
 
 
 def _variance_panel(variances: dict[str, dict[str, float]]) -> Panel:
     places = np.arange(1, len(variances) + 1)
+    curves = (
+        curve("Var[h], printed", places, [found["printed"] for found in variances.values()]),
+        curve("E[h²]", places, [found["right"] for found in variances.values()]),
+    )
     return Panel(
         "Var f over (49): " + ", ".join(f"{k} {name}" for k, name in zip(places, variances, strict=True)),
         "network",
         "measured over formula",
-        (
-            curve("Var[h], printed", places, [found["printed"] for found in variances.values()]),
-            curve("E[h²]", places, [found["right"] for found in variances.values()]),
-        ),
+        curves,
         x_log=False,
         y_log=False,
     )

@@ -41,21 +41,9 @@ def no_free_lunch(setting: Setting) -> Evidence:
     skew = _off(skewed[:, None])
     return judged(
         *(finding for domain, sums in found.items() for finding in _apart(domain, sums)),
-        printed(
-            "apart_without_and_with_all_samples",
-            at_ends,
-            "(7), (8): L = 0 for n = 0 and 1 for n = M: error",
-            high=EXACT,
-        ),
-        corrected(
-            "apart_from_the_law_with_ridge",
-            with_ridge,
-            "with a ridge the sum is n − δ Tr(K_DD + δI)^−1: error",
-            high=EXACT,
-        ),
-        corrected(
-            "apart_from_the_rank", by_rank, "points drawn twice count once in the sum: largest error", high=EXACT
-        ),
+        printed("apart_without_and_with_all_samples", at_ends, "(7), (8): L = 0 for n = 0, 1 for n = M", high=EXACT),
+        corrected("apart_from_the_law_with_ridge", with_ridge, "ridge: sum is n − δ Tr(K_DD + δI)^−1", high=EXACT),
+        corrected("apart_from_the_rank", by_rank, "points drawn twice count once in the sum: error", high=EXACT),
         printed("farthest_not_orthogonal", skew, "|Σ L^(D) − n| of a basis that is not orthogonal", low=0.5),
         panels=[_levels_panel(K, d), _sums_panel(K, found["hypercube"], skewed, sizes)],
         setting={"hypercube": 2**d, "digits": n_digits, "sizes": "1 to all", "draws": n_draws, "ridge": RIDGE},
@@ -153,11 +141,12 @@ def _levels_panel(K: Tensor, d: int) -> Panel:
             for n in sizes
         ]
     )
+    curves = tuple(curve(f"{k} coordinates", sizes, learned[:, k]) for k in range(d + 1))
     return Panel(
         f"Hypercube 2^{d}: levels compete for n samples",
         "samples n",
         "learnability of a parity",
-        tuple(curve(f"{k} coordinates", sizes, learned[:, k]) for k in range(d + 1)),
+        curves,
         x_log=False,
         y_log=False,
     )
@@ -167,14 +156,10 @@ def _sums_panel(K: Tensor, plain: Mapping[str, Tensor], skewed: Tensor, sizes: N
     system = eigensystem(K)
     some = sizes[:: max(1, len(sizes) // 16)]
     ridged = [float(transfer_matrix(system, training_set(len(K), int(n)), ridge=RIDGE).diagonal().sum()) for n in some]
-    return Panel(
-        "Sum over a complete basis",
-        "samples n",
-        "Σ L^(D)",
-        (
-            *(curve(name, some, plain[name][some - 1, 0]) for name in ("eigenfunctions", "random", "points")),
-            curve(f"eigenfunctions, ridge {RIDGE:g}", some, ridged),
-            curve("functions that are not orthogonal", some, skewed[some - 1]),
-            curve("n", some, some, "dashed"),
-        ),
+    curves = (
+        *(curve(name, some, plain[name][some - 1, 0]) for name in ("eigenfunctions", "random", "points")),
+        curve(f"eigenfunctions, ridge {RIDGE:g}", some, ridged),
+        curve("functions that are not orthogonal", some, skewed[some - 1]),
+        curve("n", some, some, "dashed"),
     )
+    return Panel("Sum over a complete basis", "samples n", "Σ L^(D)", curves)
