@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -41,9 +42,7 @@ def alpha(setting: Setting) -> Evidence:
     info_nce = tuple(InfoNCEImportance(tau, epsilon) for tau in TEMPERATURES for epsilon in EPSILONS)
     gaussian = tuple(GaussianImportance(tau) for tau in TEMPERATURES)
 
-    def compared(name: str, words: str, *rules: ImportanceRule) -> tuple[Finding, ...]:
-        return _compared(name, words, rules, n, seeds)
-
+    compared = functools.partial(_compared, n, seeds)
     through = min(_through_alpha(n, seed) for seed in seeds)
     return judged(
         *compared("quadratic", "quadratic loss", UniformImportance()),
@@ -69,9 +68,7 @@ def alpha(setting: Setting) -> Evidence:
     )
 
 
-def _compared(
-    name: str, words: str, rules: Sequence[ImportanceRule], n: int, seeds: Sequence[int]
-) -> tuple[Finding, ...]:
+def _compared(n: int, seeds: Sequence[int], name: str, words: str, *rules: ImportanceRule) -> tuple[Finding, ...]:
     """The worst difference of the two gradients over some rules, and the ratio farthest from 1."""
     pairs = [_gradients_apart(rule, n, seed) for rule in rules for seed in seeds]
     apart, ratio = largest(*(pair[0] for pair in pairs)), max((pair[1] for pair in pairs), key=lambda r: abs(r - 1))

@@ -53,10 +53,7 @@ def lemma_2(setting: Setting) -> Evidence:
     data = _by_size(sizes, n_draws)
     apart = largest(*(_limit_apart(noise) for noise in (0.0, NOISE)))
     return judged(
-        _rate(data.uniform, "uniform α"),
-        _rate(data.uniform_augmented, "uniform α with augmentation"),
-        _rate(data.gaussian, "Gaussian α"),
-        _rate(data.gaussian_augmented, "Gaussian α with augmentation"),
+        *(_rate(data[name]) for name in CASES),
         *_identity(),
         printed("limit_two_ways", apart, "the limit from the features (13) equals that from the kernel", high=1e-10),
         *shown(
@@ -95,9 +92,10 @@ def _by_size(sizes: tuple[int, ...], n_draws: int) -> xr.Dataset:
     return xr.Dataset({name: ("n", [row[name] for row in rows]) for name in rows[0]}, coords={"n": list(sizes)})
 
 
-def _rate(distances: xr.DataArray, words: str) -> Finding:
-    law = fit_power_law(distances.n.values, distances.values)
-    return printed(f"rate_{distances.name}", law, f"{words}: exponent of the distance in N", low=-0.55, high=-0.45)
+def _rate(distances: xr.DataArray) -> Finding:
+    name, law = str(distances.name), fit_power_law(distances.n.values, distances.values)
+    words = f"α {name.replace('_', ', ')}: exponent of the distance in N"
+    return printed(f"rate_{name}", law, words, low=-0.55, high=-0.45)
 
 
 def _identity() -> tuple[Finding, ...]:
@@ -114,33 +112,19 @@ def _identity() -> tuple[Finding, ...]:
 
 
 def _panels(data: xr.Dataset) -> list[Panel]:
+    distances = [curve(name.replace("_", ", "), data.n, data[name]) for name in CASES]
+    distances.append(guide(data.n, data.uniform, -0.5, "N^−1/2"))
+    of_samples = curve("α of the samples", data.n, data.offset_samples)
+    of_views = curve("α of their views", data.n, data.offset_views)
+    negative = curve("Gaussian α", data.n, data.negative)
+    title, y_label = "Distance from the limit, over many draws", "RMS of ‖C_α − limit‖/‖limit‖"
+    offset_title = "Gaussian α must be computed from the samples before augmentation"
+    offset = "‖mean C_α − limit‖/‖limit‖ for (x_1, relu x_1)"
+    sign_title, share = "With views C_α need not be positive semi-definite", "share of draws with a negative eigenvalue"
     return [
-        Panel(
-            "Distance from the limit, over many draws",
-            "samples N",
-            "RMS of ‖C_α − limit‖/‖limit‖",
-            (
-                *(curve(name.replace("_", ", "), data.n, data[name]) for name in CASES),
-                guide(data.n, data.uniform, -0.5, "N^−1/2"),
-            ),
-        ),
-        Panel(
-            "Gaussian α must be computed from the samples before augmentation",
-            "samples N",
-            "‖mean C_α − limit‖/‖limit‖ for (x_1, relu x_1)",
-            (
-                curve("α of the samples", data.n, data.offset_samples),
-                curve("α of their views", data.n, data.offset_views),
-            ),
-            y_log=False,
-        ),
-        Panel(
-            "With views C_α need not be positive semi-definite",
-            "samples N",
-            "share of draws with a negative eigenvalue",
-            (curve("Gaussian α", data.n, data.negative),),
-            y_log=False,
-        ),
+        Panel(title, "samples N", y_label, tuple(distances)),
+        Panel(offset_title, "samples N", offset, (of_samples, of_views), y_log=False),
+        Panel(sign_title, "samples N", share, (negative,), y_log=False),
     ]
 
 

@@ -140,21 +140,15 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
 def _summation(n_starts: int) -> tuple[Finding, ...]:
     """The summation model itself: limits of ReLU filters at every q, a sum of three patterns, and A(u_m)."""
     found: list[Finding] = []
-    for q in RATES:
-        limits = find_lmes(_of_states(LatentSummation(patterns_of(), q)), starts=starts_of(n_starts), max_steps=300)
+    models = [LatentSummation(patterns_of(), q) for q in RATES]
+    for q, model in zip(RATES, models, strict=True):
+        limits = find_lmes(_of_states(model), starts=starts_of(n_starts), max_steps=300)
         n_patterns = _n_found(limits.weights[limits.maximal])
         on_patterns = (limits.weights @ patterns_of().mT > FOUND).any(1)
         words = f"summation model, q = {q}: number of u_m that are found and are LMEs"
-        found += [
-            corrected(f"patterns_q_{q}", n_patterns, words, low=M),
-            *shown(
-                **{
-                    f"maximal_q_{q}": float(limits.maximal.sum()),
-                    f"basin_of_patterns_q_{q}": float(limits.basins[on_patterns].sum()),
-                }
-            ),
-        ]
-    models = [LatentSummation(patterns_of(), q) for q in RATES]
+        found.append(corrected(f"patterns_q_{q}", n_patterns, words, low=M))
+        found += shown(**{f"maximal_q_{q}": float(limits.maximal.sum())})
+        found += shown(**{f"basin_of_patterns_q_{q}": float(limits.basins[on_patterns].sum())})
     three = patterns_of()[:3].sum(0) / math.sqrt(3)
     field = _of_states(models[-1])
     gap = gap_at(field.matrix(three), three)
@@ -204,7 +198,7 @@ def _sampled_rates(errors: dict[str, np.ndarray]) -> tuple[Finding, ...]:
     categorical, summation = (fit_power_law(np.array(SIZES), errors[name]) for name in ("categorical", "summation"))
     return (
         corrected("exponent_categorical", categorical, "samples: A(u_m) → (34) as N^−1/2", low=-0.65, high=-0.35),
-        corrected("exponent_summation", summation, "samples: A(u_m) tends to (35) as N^−1/2", low=-0.65, high=-0.35),
+        corrected("exponent_summation", summation, "samples: A(u_m) → (35) as N^−1/2", low=-0.65, high=-0.35),
     )
 
 
@@ -226,7 +220,7 @@ def _threshold() -> tuple[Finding, ...]:
         *shown(threshold_q=low),
         corrected("threshold_error", abs(low - THRESHOLD_Q), "u_m is an LME up to q = (3 − √5)/2: error", high=1e-9),
         corrected("return_below_threshold", below, "just below it the flow returns: distance over push", high=0.5),
-        corrected("return_above_threshold", above, "just above it the flow leaves u_m: distance over push", low=2.0),
+        corrected("return_above_threshold", above, "just above it the flow leaves: distance over push", low=2.0),
     )
 
 
@@ -364,37 +358,20 @@ def _rate_panel(errors: dict[str, np.ndarray]) -> Panel:
 
 def _gap_panel() -> Panel:
     q = np.linspace(0.05, 0.5, 19)
-    curves = (
-        *(
-            curve(label, q, [_gap_at_pattern(float(each), noise) for each in q])
-            for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6))
-        ),
-        curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"),
-    )
-    return Panel(
-        "Summation model: u_m is an LME while its gap is above 0",
-        "q",
-        "gap of A(u_m)",
-        curves,
-        x_log=False,
-        y_log=False,
-    )
+    curves = []
+    for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6)):
+        curves.append(curve(label, q, [_gap_at_pattern(float(each), noise) for each in q]))
+    curves.append(curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"))
+    title = "Summation model: u_m is an LME while its gap is above 0"
+    return Panel(title, "q", "gap of A(u_m)", tuple(curves), x_log=False, y_log=False)
 
 
 def _swing_panel() -> Panel:
     """‖w(t + 1) − w(t)‖ of one filter of the categorical model, smoothed: by (94), and by (94) shifted."""
     field, start = MixtureCovariance.of(_models()["categorical"], SWINGING), starts_of(1)
-    runs = {
-        "(94)": power_iteration(field, start, max_steps=60, largest_shift=0.0),
-        "shifted as in (99)": power_iteration(field, start, max_steps=60, shift=4.0),
-    }
-    curves = tuple(
-        curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0]) for label, run in runs.items()
-    )
-    return Panel(
-        f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable",
-        "step",
-        "‖w(t + 1) − w(t)‖",
-        curves,
-        x_log=False,
-    )
+    curves = []
+    for label, options in {"(94)": {"largest_shift": 0.0}, "shifted as in (99)": {"shift": 4.0}}.items():
+        moves = power_iteration(field, start, max_steps=60, **options).discrepancies[:, 0]
+        curves.append(curve(label, np.arange(1, len(moves) + 1), moves))
+    title = f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable"
+    return Panel(title, "step", "‖w(t + 1) − w(t)‖", tuple(curves), x_log=False)

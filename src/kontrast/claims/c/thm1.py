@@ -61,9 +61,8 @@ def theorem_1(setting: Setting) -> Evidence:
     """Rest points of random populations, stable or not, each pushed and followed; both models; samples with views."""
     n = len(setting.seeds(quick=4, full=50, paper=50))
     found = {kind: _points([random_mixture(kind, seed) for seed in range(3 * n)]) for kind in KINDS}
-    leaky, views = _example_fields().values()
-    found |= {"models": _points(_smoothed_models(setting))}
-    found |= {"example_leaky": _points([leaky]), "example_views": _points([views])}
+    leaky, views = (_points([example]) for example in _example_fields().values())
+    found |= {"models": _points(_smoothed_models(setting)), "example_leaky": leaky, "example_views": views}
     every = xr.concat(found.values(), "point")
     noises = np.geomspace(0.003, 0.6, setting.pick(quick=10, full=24, paper=24))
     categorical = _along_noise(noises)
@@ -137,19 +136,11 @@ def _rows_of(field: Population, w: Tensor, numeric: Tensor, worst: Tensor) -> np
         return np.empty((0, len(COLUMNS)))
     returned = push_and_follow(field, w, numeric, worst)
     rows = []
-    for i, each in enumerate(w):
+    for each, margin, back in zip(w, numeric, returned, strict=True):
         A = field.matrix(each)
-        rows.append(
-            (
-                float(each @ A @ each),
-                gap_at(A, each),
-                field.roughness(each),
-                _roughness_by_differences(field, each),
-                field.stability_margin(each),
-                float(numeric[i]),
-                float(returned[i]),
-            )
-        )
+        roughness = (field.roughness(each), _roughness_by_differences(field, each))
+        margins = (field.stability_margin(each), float(margin))
+        rows.append((float(each @ A @ each), gap_at(A, each), *roughness, *margins, float(back)))
     return np.array(rows)
 
 
@@ -176,7 +167,7 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
     n_wrong = float((far & ~agrees).sum())
     return (
         printed("certified_and_unstable", n_unstable, "certified points whose margin is not positive", high=0),
-        printed("certified_and_left", n_left, "number of certified points that the flow leaves after a push", high=0),
+        printed("certified_and_left", n_left, "certified points that the flow leaves after a push", high=0),
         informative("n_certified", float(certified.sum()), "number of certified points", low=10),
         corrected("roughness_error", roughness_error, "ρ from its formula agrees with differences", high=1e-4),
         corrected("margin_error", margin_error, "the exact criterion agrees with differences of the flow", high=1e-4),
@@ -243,10 +234,8 @@ def _along_noise(noises: np.ndarray) -> xr.Dataset:
         field = MixtureCovariance.of(_even_categorical(), float(noise))
         w = power_iteration(field, patterns_of()[:1], max_steps=5000).weights[0]
         rows.append((gap_at(field.matrix(w), w), field.roughness(w), field.stability_margin(w)))
-    gap, roughness, margin = np.array(rows).T
-    return xr.Dataset(
-        {"gap": ("noise", gap), "roughness": ("noise", roughness), "margin": ("noise", margin)}, {"noise": noises}
-    )
+    columns = zip(("gap", "roughness", "margin"), np.array(rows).T, strict=True)
+    return xr.Dataset({name: ("noise", column) for name, column in columns}, {"noise": noises})
 
 
 def _of_sampled_models(n: int, n_fields: int) -> tuple[Finding, ...]:
@@ -283,29 +272,17 @@ def _sampled_field(q: float, n: int, activation: str, augment: float) -> GatedCo
 
 
 def _panels(categorical: xr.Dataset) -> list[Panel]:
+    labels = {"gap": "λ_gap", "roughness": "ρ", "margin": "exact margin λ − λ_max(P(A + R)P)"}
+    along = tuple(curve(label, categorical.noise, categorical[name]) for name, label in labels.items())
+    paths = (
+        _path("summation model: certified", MixtureCovariance.of(LatentSummation(patterns_of(), 0.2), 0.3)),
+        _path("categorical model: not certified", MixtureCovariance.of(_even_categorical(), 0.1)),
+        *(_path(label, field, e) for label, (field, e) in _example_fields().items()),
+    )
+    title = "Categorical model: never certified, always stable"
     return [
-        Panel(
-            "Categorical model: never certified, always stable",
-            "noise",
-            "gap, roughness, margin",
-            (
-                curve("λ_gap", categorical.noise, categorical.gap),
-                curve("ρ", categorical.noise, categorical.roughness),
-                curve("exact margin λ − λ_max(P(A + R)P)", categorical.noise, categorical.margin),
-            ),
-            y_log=False,
-        ),
-        Panel(
-            "LMEs after a push: not all are stable",
-            "time × λ",
-            "distance from the LME",
-            (
-                _path("summation model: certified", MixtureCovariance.of(LatentSummation(patterns_of(), 0.2), 0.3)),
-                _path("categorical model: not certified", MixtureCovariance.of(_even_categorical(), 0.1)),
-                *(_path(label, field, e) for label, (field, e) in _example_fields().items()),
-            ),
-            x_log=False,
-        ),
+        Panel(title, "noise", "gap, roughness, margin", along, y_log=False),
+        Panel("LMEs after a push: not all are stable", "time × λ", "distance from the LME", paths, x_log=False),
     ]
 
 

@@ -112,14 +112,11 @@ def _radius_panel(data: xr.Dataset) -> Panel:
 
 
 def _dimension_panel(data: xr.Dataset) -> Panel:
-    at_one = data.corrected.isel(radius=0)
+    at_one, dims = data.corrected.isel(radius=0), [int(d) for d in data.d]
+    sharp = [roughness_bound(1, 1, d, form="sharp").value / roughness_bound(1, 1, d).value for d in dims]
     curves = (
         *(curve(str(name), data.d, at_one.sel(population=name)) for name in data.population.values),
-        curve("the sharp bound over it", data.d, [_sharp_share(int(d)) for d in data.d], "dashed"),
+        curve("the sharp bound over it", data.d, sharp, "dashed"),
         curve("1/2d", data.d, 1 / (2 * data.d), "dashed"),
     )
     return Panel("ρ over the bound with C_0²", "dimension d", "ρ over the bound", curves)
-
-
-def _sharp_share(d: int) -> float:
-    return roughness_bound(1.0, 1.0, d, form="sharp").value / roughness_bound(1.0, 1.0, d).value

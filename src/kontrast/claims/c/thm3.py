@@ -78,16 +78,8 @@ def theorem_3(setting: Setting) -> Evidence:
         *_with_a_pattern_before([case for case in cases if case.kind == "categorical" and not case.behind]),
         data=_cases_dataset(cases),
         panels=[_figure_1(), _promise_panel(met)],
-        setting={
-            "M": N_PATTERNS,
-            "d": DIMENSION,
-            "q": Q,
-            "sizes": list(SIZES),
-            "noises": {k: list(v) for k, v in NOISES.items()},
-            "distances": list(DISTANCES),
-            "n_points": n_points,
-            "n_seeds": len(seeds),
-        },
+        setting={"M": N_PATTERNS, "d": DIMENSION, "q": Q, "sizes": list(SIZES), "distances": list(DISTANCES)}
+        | {"noises": {k: list(v) for k, v in NOISES.items()}, "n_points": n_points, "n_seeds": len(seeds)},
         warnings=["L, κ and ω are the largest values at sampled points of B_γ: the condition is tested, not proved"],
     )
 
@@ -159,16 +151,15 @@ def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
     """How often the condition is met, with constants of the sphere and with those of B_γ."""
     met = [case for case in cases if case.promise.met]
     n_sphere = sum(case.sphere_omega < 1 for case in cases)
+    least_omega = min(case.sphere_omega_of_slope for case in cases if case.kind == "summation")
     return (
         printed("n_met_with_constants_of_the_sphere", n_sphere, "condition met, L and κ of the sphere: cases", low=1),
-        corrected("n_met", len(met), "number of cases in which it is met with those of B_γ", low=8),
+        corrected("n_met", len(met), "condition met, L and κ of B_γ: cases", low=8),
         *shown(
             n_cases=len(cases),
             n_met_summation=sum(case.kind == "summation" for case in met),
             n_met_categorical_obtuse=sum(case.kind == "categorical, obtuse" for case in met),
-            least_omega_with_L_of_the_sphere_and_no_kappa_summation=min(
-                case.sphere_omega_of_slope for case in cases if case.kind == "summation"
-            ),
+            least_omega_with_L_of_the_sphere_and_no_kappa_summation=least_omega,
             n_unmet_that_converge=sum(case.converged for case in cases if not case.promise.met),
         ),
     )
@@ -207,22 +198,14 @@ def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
 
 
 def _cases_dataset(cases: Sequence[Case]) -> xr.Dataset:
-    columns = {
-        "size": [case.size for case in cases],
-        "noise": [case.noise for case in cases],
-        "distance": [case.distance for case in cases],
-        "met": [float(case.promise.met) for case in cases],
-        "gamma": [case.promise.gamma for case in cases],
-        "omega": [case.promise.omega for case in cases],
-        "lipschitz": [case.promise.constants.lipschitz for case in cases],
-        "curvature": [case.promise.constants.curvature for case in cases],
-        "gap": [case.promise.constants.gap for case in cases],
-        "rate": [case.check.rate.measured for case in cases],
-        "reach": [case.check.reach.measured for case in cases],
-        "radius": [case.promise.radius for case in cases],
-        "sphere_omega": [case.sphere_omega for case in cases],
-    }
-    variables = {name: ("case", np.asarray(values, dtype=float)) for name, values in columns.items()}
+    rows = [
+        {name: getattr(case, name) for name in ("size", "noise", "distance", "sphere_omega")}
+        | {name: getattr(case.promise, name) for name in ("met", "gamma", "omega", "radius")}
+        | {name: getattr(case.promise.constants, name) for name in ("lipschitz", "curvature", "gap")}
+        | {name: getattr(case.check, name).measured for name in ("rate", "reach")}
+        for case in cases
+    ]
+    variables = {name: ("case", np.array([row[name] for row in rows], dtype=float)) for name in rows[0]}
     return xr.Dataset(variables, coords={"model": ("case", [case.kind for case in cases])})
 
 

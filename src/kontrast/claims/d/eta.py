@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,14 +70,10 @@ def _limits(setting: Setting) -> tuple[Finding, ...]:
     """The worst of `linear_limits` over some networks."""
     found = [linear_limits(setting, seed) for seed in setting.seeds(quick=1, full=4, paper=4)]
     worst = {name: largest(*(each[name] for each in found)) for name in found[0]}
+    linear = worst["linear_limit_error"]
     return (
         printed("critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): error", high=1e-6),
-        corrected(
-            "linear_limit_error",
-            worst["linear_limit_error"],
-            "the linear model diverges from 2/λ_max on: error",
-            high=0.01,
-        ),
+        corrected("linear_limit_error", linear, "the linear model diverges from 2/λ_max on: error", high=0.01),
         corrected("lanczos_error", worst["lanczos_error"], "λ_max by Lanczos, without the kernel: error", high=1e-6),
         *shown(critical_over_stable=worst["critical_over_stable"]),
     )
@@ -116,17 +113,11 @@ def _last(holds: Callable[[float], bool], near: float, *, n_rounds: int) -> floa
     return (low + high) / 2
 
 
-def train_at(
-    setting: Setting,
-    network: Network,
-    width: int,
-    seed: int,
-    multiple: float,
-    *,
-    n_steps: int,
-    record_at: Sequence[int],
-) -> Trajectory:
-    """Training at a multiple of 2/λ_max, recording the kernel's largest eigenvalue over 2/η."""
+def train_at(setting: Setting, network: Network, width: int, seed: int, multiple: float, **options: Any) -> Trajectory:
+    """Training at a multiple of 2/λ_max, recording the kernel's largest eigenvalue over 2/η.
+
+    `options` are the number of steps and the recorded ones, as for `gradient_descent`.
+    """
     x = sample(setting, N, centered=network.centered).x
     net = net_of(setting, network, width, seed=seed, d_out=1)
     rate = multiple * learning_rates(empirical_ntk(net, x)).stable
@@ -140,9 +131,8 @@ def train_at(
         parameters_of(net),
         regression_problem(x, targets_of(network, x, d_out=1)),
         learning_rate=rate,
-        n_steps=n_steps,
-        record_at=record_at,
         recorders={"sharpness": sharpness},
+        **options,
     )
 
 
@@ -192,17 +182,12 @@ def _shares_converged(runs: xr.Dataset) -> tuple[Finding, ...]:
         return corrected(name, shares[name], statement, low=low, high=high)
 
     least = {at: min(shares[f"{network.name}_at_{at}"] for network in TRAINED) for at in ("0.9", "1.5")}
+    shallow = ("linear", "tanh", "relu")  # networks of one hidden layer
     return (
         printed("least_at_0.9", least["0.9"], "below it all networks converge: smallest share of runs", low=1),
         corrected("least_at_1.5", least["1.5"], "at 1.5 times all still converge: smallest share", low=0.9, high=1.0),
-        *(
-            share(f"{name}_at_2.5", f"{name}, one hidden layer: most runs diverge at 2.5 times", high=0.5)
-            for name in ("linear", "tanh", "relu")
-        ),
-        *(
-            share(f"{name}_at_4", f"{name}: all runs diverge at 4 times", high=0)
-            for name in ("linear", "tanh", "tanh_2")
-        ),
+        *(share(f"{name}_at_2.5", f"{name}: most runs diverge at 2.5 times", high=0.5) for name in shallow),
+        *(share(f"{name}_at_4", f"{name}: all diverge at 4 times", high=0) for name in ("linear", "tanh", "tanh_2")),
         share("relu_2_at_2.5", "two layers of ReLU still converge at 2.5 times", low=0.9),
         share("relu_cone_at_2.5", "so does one layer if the inputs share a direction", low=0.9),
         *shown(**shares),
@@ -226,11 +211,9 @@ def _catapult_summary(runs: xr.Dataset) -> tuple[Finding, ...]:
 
 def _run_panels(setting: Setting, width: int) -> list[Panel]:
     """Loss and largest eigenvalue over time at some multiples, for one tanh network."""
-    n_steps, losses, sharpness = 60, [], []
+    losses, sharpness = [], []
     for multiple in (0.9, 1.1, 1.5, 1.9, 2.5):
-        run = train_at(
-            setting, Network("tanh"), width, 0, multiple, n_steps=n_steps, record_at=range(0, n_steps + 1, 2)
-        )
+        run = train_at(setting, Network("tanh"), width, 0, multiple, n_steps=60, record_at=range(0, 61, 2))
         label, ratio = f"η = {multiple:g}·2/λ_max", run.losses / run.losses[0]
         losses.append(curve(label, range(len(ratio)), ratio.clamp(max=1e12), "plain"))
         sharpness.append(curve(label, run.steps, run.records["sharpness"], "plain"))

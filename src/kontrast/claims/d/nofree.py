@@ -53,16 +53,15 @@ def no_free_lunch(setting: Setting) -> Evidence:
 
 def _apart(domain: str, sums: Mapping[str, Tensor]) -> tuple[Finding, ...]:
     """The farthest that sums over each basis are from n."""
-
-    def apart(basis: str, words: str) -> Finding:
-        statement = f"{words}, {domain}: largest |Σ L^(D) − n| over every n and D"
-        return printed(f"apart_{basis}_{domain}", _off(sums[basis]), statement, high=EXACT)
-
-    return (
-        apart("transfer", "trace of the transfer matrix"),
-        apart("eigenfunctions", "eigenfunctions"),
-        apart("random", "random orthonormal functions"),
-        apart("points", "one function per point"),
+    words = {
+        "transfer": "trace of the transfer matrix",
+        "eigenfunctions": "eigenfunctions",
+        "random": "random orthonormal functions",
+        "points": "one function per point",
+    }
+    return tuple(
+        printed(f"apart_{basis}_{domain}", _off(found), f"{words[basis]}, {domain}: largest |Σ L^(D) − n|", high=EXACT)
+        for basis, found in sums.items()
     )
 
 
@@ -133,23 +132,12 @@ def _skew_basis(M: int, device: str) -> Tensor:
 
 def _levels_panel(K: Tensor, d: int) -> Panel:
     basis, sizes = parities(d), [2**d * k // 16 for k in range(17)]
-    learned = torch.stack(
-        [
-            by_level(
-                measure_learning(K, basis.functions.to(K.device), n, n_draws=4, generator=generator("p", n)), basis
-            )
-            for n in sizes
-        ]
-    )
+    f = basis.functions.to(K.device)
+    found = [measure_learning(K, f, n, n_draws=4, generator=generator("p", n)) for n in sizes]
+    learned = torch.stack([by_level(each, basis) for each in found])
     curves = tuple(curve(f"{k} coordinates", sizes, learned[:, k]) for k in range(d + 1))
-    return Panel(
-        f"Hypercube 2^{d}: levels compete for n samples",
-        "samples n",
-        "learnability of a parity",
-        curves,
-        x_log=False,
-        y_log=False,
-    )
+    title = f"Hypercube 2^{d}: levels compete for n samples"
+    return Panel(title, "samples n", "learnability of a parity", curves, x_log=False, y_log=False)
 
 
 def _sums_panel(K: Tensor, plain: Mapping[str, Tensor], skewed: Tensor, sizes: NDArray[np.int64]) -> Panel:
