@@ -211,7 +211,7 @@ def _counts(models: Mapping[str, Population], patterns: Tensor, starts: Tensor, 
             cells.append(_count(_of_samples(x, p, tau), patterns, starts, n_steps))
         else:
             cells.append(_ends(x, p, patterns, starts, n_steps, temperature=tau, normalized=rule == "InfoNCE"))
-    coordinates = {"model": list(models), "rule": list(rules), "temperature": list(temperatures)}
+    coordinates: dict[str, list[Any]] = {"model": [*models], "rule": [*rules], "temperature": [*temperatures]}
     shape = [len(values) for values in coordinates.values()]
     counts = {name: np.array([cell[name] for cell in cells]).reshape(shape) for name in cells[0]}
     return xr.Dataset({name: (list(coordinates), values) for name, values in counts.items()}, coords=coordinates)

@@ -147,8 +147,8 @@ def _summation(n_starts: int) -> tuple[Finding, ...]:
         on_patterns = (limits.weights @ patterns_of().mT > FOUND).any(1)
         words = f"summation model, q = {q}: number of u_m that are found and are LMEs"
         found.append(corrected(f"patterns_q_{q}", n_patterns, words, low=M))
-        found += shown(**{f"maximal_q_{q}": float(limits.maximal.sum())})
-        found += shown(**{f"basin_of_patterns_q_{q}": float(limits.basins[on_patterns].sum())})
+        basin = float(limits.basins[on_patterns].sum())
+        found += shown(**{f"maximal_q_{q}": float(limits.maximal.sum()), f"basin_of_patterns_q_{q}": basin})
     three = patterns_of()[:3].sum(0) / math.sqrt(3)
     field = _of_states(models[-1])
     gap = gap_at(field.matrix(three), three)
@@ -369,9 +369,10 @@ def _gap_panel() -> Panel:
 def _swing_panel() -> Panel:
     """‖w(t + 1) − w(t)‖ of one filter of the categorical model, smoothed: by (94), and by (94) shifted."""
     field, start = MixtureCovariance.of(_models()["categorical"], SWINGING), starts_of(1)
+    plain = power_iteration(field, start, max_steps=60, largest_shift=0.0)
+    shifted = power_iteration(field, start, max_steps=60, shift=4.0)
     curves = []
-    for label, options in {"(94)": {"largest_shift": 0.0}, "shifted as in (99)": {"shift": 4.0}}.items():
-        moves = power_iteration(field, start, max_steps=60, **options).discrepancies[:, 0]
-        curves.append(curve(label, np.arange(1, len(moves) + 1), moves))
+    for label, run in (("(94)", plain), ("shifted as in (99)", shifted)):
+        curves.append(curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0]))
     title = f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable"
     return Panel(title, "step", "‖w(t + 1) − w(t)‖", tuple(curves), x_log=False)

@@ -177,8 +177,8 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
 
 
 def _lmes(found: Mapping[str, xr.Dataset]) -> tuple[Finding, ...]:
-    """Unstable LMEs of each kind of population."""
-    unstable = {kind: _unstable_lmes(points) for kind, points in found.items()}
+    """Unstable LMEs, which the flow leaves, of each kind of population."""
+    unstable = {kind: float(((p.gap > 0) & (p.margin <= 0) & (p.returned > 1)).sum()) for kind, p in found.items()}
     relu = found["relu"].isel(point=np.flatnonzero(found["relu"].gap > 0))
     excess = float(((relu.margin - relu.gap) / relu.eigenvalue).min())
     return (
@@ -194,11 +194,6 @@ def _share(points: xr.Dataset) -> float:
     """The share of the stable points that is certified."""
     stable = points.margin > 0
     return float((_certified(points) & stable).sum() / stable.sum())
-
-
-def _unstable_lmes(points: xr.Dataset) -> float:
-    """LMEs that the flow leaves."""
-    return float(((points.gap > 0) & (points.margin <= 0) & (points.returned > 1)).sum())
 
 
 def _example_fields() -> dict[str, tuple[Population, Tensor]]:

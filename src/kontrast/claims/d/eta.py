@@ -114,10 +114,7 @@ def _last(holds: Callable[[float], bool], near: float, *, n_rounds: int) -> floa
 
 
 def train_at(setting: Setting, network: Network, width: int, seed: int, multiple: float, **options: Any) -> Trajectory:
-    """Training at a multiple of 2/λ_max, recording the kernel's largest eigenvalue over 2/η.
-
-    `options` are the number of steps and the recorded ones, as for `gradient_descent`.
-    """
+    """Train at a multiple of 2/λ_max, with options of `gradient_descent`; record the kernel's λ_max over 2/η."""
     x = sample(setting, N, centered=network.centered).x
     net = net_of(setting, network, width, seed=seed, d_out=1)
     rate = multiple * learning_rates(empirical_ntk(net, x)).stable

@@ -385,18 +385,19 @@ def _label_study(setting: Setting, K: Tensor, y: Tensor, *, ridge: float) -> _La
     f = torch.stack(list(labels.values()), dim=1)
     f = f / f.square().mean(0).sqrt()
     system = eigensystem(K)
-    measured, predicted = [], []
+    powers, measured, predicted = system.powers(f), [], []
     for n in DIGIT_SAMPLES:
         found = measure_learning(K, f, n, n_draws=n_draws, generator=generator("labels", n), ridge=ridge)
-        expected = predict_learning(system.spectrum, system.powers(f), n, ridge=ridge, replacement=False)
-        at_points = predict_at_points(K, f, n, ridge=ridge)
-        measured.append([each.mean(0) for each in (found.test_error, found.learnability, found.unseen_error)])
-        predicted.append([expected.test_error, expected.learnability, at_points.unseen_error])
-    by_quantity = (
-        {what: torch.stack(part).cpu() for what, part in zip((ERROR, LEARNED, UNSEEN), zip(*rows), strict=True)}
-        for rows in (measured, predicted)
-    )
-    return _LabelStudy(tuple(labels), *by_quantity)
+        expected = predict_learning(system.spectrum, powers, n, ridge=ridge, replacement=False)
+        unseen = predict_at_points(K, f, n, ridge=ridge).unseen_error
+        measured.append({ERROR: found.test_error, LEARNED: found.learnability, UNSEEN: found.unseen_error})
+        predicted.append({ERROR: expected.test_error, LEARNED: expected.learnability, UNSEEN: unseen})
+
+    def stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {what: torch.stack([row[what].cpu() for row in rows]) for what in rows[0]}
+
+    means = [{what: values.mean(0) for what, values in row.items()} for row in measured]
+    return _LabelStudy(tuple(labels), stacked(means), stacked(predicted))
 
 
 def _labels(y: Tensor) -> dict[str, Tensor]:

@@ -121,7 +121,8 @@ def _means(device: str) -> tuple[Finding, ...]:
     means = _exact_means(cube(3, device))
     off_diagonal = largest(*(float((T - T.diagonal().diag()).abs().max()) for T in means))
     gain = least(float(_spread(b - a)[0]) for a, b in pairwise(means))
-    of_two = float(_spread(_exact_means(_two_points(device))[1])[0])
+    two_points = torch.tensor([[1.0, 9.5], [9.5, 100.0]], dtype=torch.float64, device=device)  # a cosine of 0.95
+    of_two = float(_spread(_exact_means(two_points)[1])[0])
     return (
         corrected("mean_not_diagonal", off_diagonal, "hypercube: E_D[T] is diagonal", high=EXACT),
         corrected("least_mean_gain", gain, "hypercube: L(f) grows with n for every f: smallest gain", low=0.0),
@@ -235,11 +236,6 @@ def _exact_means(K: Tensor) -> list[Tensor]:
     system, M = eigensystem(K), len(K)
     every = [[torch.tensor(D, dtype=torch.int64) for D in combinations(range(M), n)] for n in range(M + 1)]
     return [torch.stack([transfer_matrix(system, D) for D in sets]).mean(0) for sets in every]
-
-
-def _two_points(device: str) -> Tensor:
-    """A kernel of two points with k(x, x) = 1 and 100 and a cosine of 0.95."""
-    return torch.tensor([[1.0, 9.5], [9.5, 100.0]], dtype=torch.float64, device=device)
 
 
 def _path_panel(name: str, path: _Path) -> Panel:

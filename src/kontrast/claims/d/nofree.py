@@ -34,7 +34,8 @@ def no_free_lunch(setting: Setting) -> Evidence:
     domains = {"hypercube": cube(d, setting.device), "digits": digits(setting, n_digits)}
     found = {name: _sums(K, n_draws) for name, K in domains.items()}
     K, sizes = domains["hypercube"], np.arange(1, 2**d + 1)
-    skewed = _sums_over(_skew_basis(2**d, setting.device), K, 1)[:, 0]
+    shifted = _random_basis(2**d, setting.device) + 1.0  # complete, but not orthogonal: they share the constant
+    skewed = _sums_over(shifted / shifted.square().mean(0).sqrt(), K, 1)[:, 0]
     at_ends = largest(*(_ends_apart(K) for K in domains.values()))
     with_ridge = largest(*(_ridge_law(K) for K in domains.values()))
     by_rank = largest(*(_rank_law(K) for K in domains.values()))
@@ -122,12 +123,6 @@ def _rank_law(K: Tensor) -> float:
         rows = torch.randint(len(K), (n,), generator=generator("twice", n))
         worst = largest(worst, abs(float(transfer_matrix(system, rows).diagonal().sum()) - len(set(rows.tolist()))))
     return worst
-
-
-def _skew_basis(M: int, device: str) -> Tensor:
-    """A complete basis of functions of mean square 1 that are not orthogonal: they share the constant."""
-    basis = _random_basis(M, device) + 1.0
-    return basis / basis.square().mean(0).sqrt()
 
 
 def _levels_panel(K: Tensor, d: int) -> Panel:
