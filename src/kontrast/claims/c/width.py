@@ -170,7 +170,7 @@ def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr
         printed("relu_growth_as_they_are", growth, f"raw: patterns of the widest layer over those of {FEW}", low=1.5),
         corrected("relu_growth_as_they_are", growth, "this ratio: hardly any growth", high=1.3),
         corrected("relu_patterns_as_they_are", n_raw, "ReLU, raw: number of patterns, two or three", low=1.5, high=4),
-        corrected("relu_growth_white", growth_white, "whitened: the same ratio, which grows", low=1.5),
+        corrected("relu_growth_white", growth_white, "whitened samples: the same ratio", low=1.5),
         corrected("collected_over_foretold", ratio, "whitened: patterns over collector's curve", low=0.85, high=1.15),
         corrected("share_stable", stable, "share of the patterns that are stable", low=0.99),
         *shown(

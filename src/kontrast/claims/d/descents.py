@@ -52,7 +52,7 @@ class Task:
 
 
 def task_of(setting: Setting, n: int, seed: int, *, kind: bool) -> Task:
-    """Raw digits; or `kind` ones, for a well-conditioned kernel: centred, of length √d and, if possible, all different."""
+    """Raw digits; or `kind` ones, for a well-conditioned kernel: centred, of length √d, of different classes first."""
     dataset = setting.dataset()
     sample = dataset.subsample(min(len(dataset), 10 * (n + N_NEW)), generator=generator("samples of B.2", seed))
     x, labels = sample.rows, torch.arange(len(sample)) if sample.y is None else sample.y

@@ -69,8 +69,8 @@ def predicted(setting: Setting) -> Evidence:
     """Hypercube, circle, spheres, digits and the kernel of a contrastive model: predictions beside regressions."""
     on_cube, spheres = _cube_study(setting), _sphere_study(setting)
     digits, contrastive = _digits_study(setting), _contrastive_study(setting)
-    at_points = "400 digits, NTK: error at unseen digits, one κ per point"
-    of_model = "Kernel of a contrastive model: learnability of labels"
+    unseen = "400 digits, NTK: error at unseen digits, one κ per point"
+    labels = "Kernel of a contrastive model: learnability of labels"
     return judged(
         *on_cube.findings,
         *_other_domains(setting, spheres),
@@ -80,8 +80,8 @@ def predicted(setting: Setting) -> Evidence:
         panels=[
             *on_cube.panels,
             digits.panel("400 digits, NTK: test error", ERROR, ("even or odd", "below five", "all ten digits")),
-            digits.panel(at_points, UNSEEN, ("even or odd", "1", "8")),
-            contrastive.panel(of_model, LEARNED, ("0", "1", "8", "even or odd", "random")),
+            digits.panel(unseen, UNSEEN, ("even or odd", "1", "8")),
+            contrastive.panel(labels, LEARNED, ("0", "1", "8", "even or odd", "random")),
             _sphere_panel(spheres),
         ],
         setting={**on_cube.setting, "digits": DOMAIN, "samples of digits": list(DIGIT_SAMPLES)}
@@ -124,11 +124,11 @@ def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
 
 def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
     """Labels under the kernel of a contrastive model."""
-    ratio = study.worst(TASKS, at_points=True)
+    ratio, correlation = study.worst(TASKS, at_points=True), study.correlation
     return (
         _at_most("worst_learnability_contrastive", study.learnability_apart, "contrastive: largest error of L", 0.1),
         _at_most("worst_error_ratio_contrastive", ratio, "unseen digits, one κ per point: ratio minus 1", 0.08),
-        corrected("correlation_of_labels_contrastive", study.correlation, "correlation over labels", low=0.9, high=1.0),
+        corrected("correlation_of_labels_contrastive", correlation, "correlation of L over labels", low=0.9, high=1.0),
     )
 
 

@@ -97,7 +97,7 @@ def theorem_2_1(setting: Setting) -> Evidence:
         *_slowest_laws(laws),
         *_closed_form(setting),
         *_laws(laws),
-        corrected("steepening_tanh_hard_kernel", steeper, "its exponent steepens: last minus first", high=-0.02),
+        corrected("steepening_tanh_hard_kernel", steeper, "tanh, hard: kernel's last exponent minus first", high=-0.02),
         *_growth(over_time),
         *shown(
             **{f"exponent_{name}": law for name, law in laws.items()},

@@ -43,7 +43,7 @@ def no_free_lunch(setting: Setting) -> Evidence:
     return judged(
         *(finding for domain, sums in found.items() for finding in _apart(domain, sums)),
         printed("apart_without_and_with_all_samples", at_ends, "(7), (8): L = 0 for n = 0, 1 for n = M", high=EXACT),
-        corrected("apart_from_the_law_with_ridge", with_ridge, "ridge: sum is n − δ Tr(K_DD + δI)^−1", high=EXACT),
+        corrected("apart_from_the_law_with_ridge", with_ridge, "ridge: Σ L^(D) is n − δ Tr(K_DD + δI)^−1", high=EXACT),
         corrected("apart_from_the_rank", by_rank, "points drawn twice count once in the sum: error", high=EXACT),
         printed("farthest_not_orthogonal", skew, "|Σ L^(D) − n| of a basis that is not orthogonal", low=0.5),
         panels=[_levels_panel(K, d), _sums_panel(K, found["hypercube"], skewed, sizes)],
