@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -41,9 +42,7 @@ def alpha(setting: Setting) -> Evidence:
     info_nce = tuple(InfoNCEImportance(tau, epsilon) for tau in TEMPERATURES for epsilon in EPSILONS)
     gaussian = tuple(GaussianImportance(tau) for tau in TEMPERATURES)
 
-    def compared(name: str, words: str, *rules: ImportanceRule) -> tuple[Finding, ...]:
-        return _compared(name, words, rules, n, seeds)
-
+    compared = functools.partial(_compared, n, seeds)
     through = min(_through_alpha(n, seed) for seed in seeds)
     return judged(
         *compared("quadratic", "quadratic loss", UniformImportance()),
@@ -51,9 +50,7 @@ def alpha(setting: Setting) -> Evidence:
         *compared("triplet", "triplet loss, any margin", *(TripletImportance(margin) for margin in MARGINS)),
         *compared("spectral", "spectral loss, with its own weight on the views", SpectralImportance()),
         *compared("gaussian", "Gaussian α, with the weight of the views held fixed in the loss", *gaussian),
-        printed(
-            "apart_without_stop_gradient", through, "InfoNCE: the same difference if gradients flow into α", low=1e-3
-        ),
+        printed("apart_without_stop_gradient", through, "InfoNCE: the same if gradients flow into α", low=1e-3),
         *shown(
             curl_gaussian_with_views=_curl(GaussianImportance(), views=True),
             curl_gaussian_without_views=_curl(GaussianImportance(), views=False),
@@ -71,9 +68,7 @@ def alpha(setting: Setting) -> Evidence:
     )
 
 
-def _compared(
-    name: str, words: str, rules: Sequence[ImportanceRule], n: int, seeds: Sequence[int]
-) -> tuple[Finding, ...]:
+def _compared(n: int, seeds: Sequence[int], name: str, words: str, *rules: ImportanceRule) -> tuple[Finding, ...]:
     """The worst difference of the two gradients over some rules, and the ratio farthest from 1."""
     pairs = [_gradients_apart(rule, n, seed) for rule in rules for seed in seeds]
     apart, ratio = largest(*(pair[0] for pair in pairs)), max((pair[1] for pair in pairs), key=lambda r: abs(r - 1))
@@ -88,15 +83,10 @@ def _temperature_panel(n: int, seeds: Sequence[int]) -> Panel:
         found = largest(*(_gradients_apart(InfoNCEImportance(tau, epsilon), n, seed)[0] for seed in seeds))
         return max(found, 1e-17)  # 0 has no place on a logarithmic axis
 
-    return Panel(
-        "InfoNCE: −∇L against N²∇E",
-        "temperature τ",
-        "relative difference",
-        tuple(
-            curve(f"ε = {epsilon:g}", TEMPERATURES, [apart(tau, epsilon) for tau in TEMPERATURES])
-            for epsilon in EPSILONS
-        ),
+    curves = tuple(
+        curve(f"ε = {epsilon:g}", TEMPERATURES, [apart(tau, epsilon) for tau in TEMPERATURES]) for epsilon in EPSILONS
     )
+    return Panel("InfoNCE: −∇L against N²∇E", "temperature τ", "relative difference", curves)
 
 
 def _batch(n: int, seed: int, *, unit: bool = False) -> tuple[nn.Module, Tensor, Tensor]:

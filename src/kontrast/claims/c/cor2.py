@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed, shown
+from kontrast.claims.evidence import Curve, Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.patterns import (
@@ -43,18 +45,12 @@ class OwnImportance:
     """A(w)w of states x (n, d) with probabilities (n,) behind ReLUs; α compares the output of each filter alone.
 
     This is `GatedCovariance` with importance_of="each" for weighted states, for all filters at once.
-
-    Attributes:
-        states: x, (n, d).
-        probabilities: (n,).
-        temperature: τ; infinite is uniform α.
-        normalized: each row of α sums to 1 under the probabilities, as InfoNCE's does.
     """
 
     states: Tensor
     probabilities: Tensor
-    temperature: float = math.inf
-    normalized: bool = False
+    temperature: float = math.inf  # τ; infinite is uniform α
+    normalized: bool = False  # whether each row of α sums to 1 under the probabilities, as InfoNCE's does
     coupled: bool = False
 
     def gates(self, weights: Tensor) -> Tensor:
@@ -127,13 +123,14 @@ def corollary_2(setting: Setting) -> Evidence:
     return judged(
         printed("identity_error", error, words, high=1e-10),
         corrected("identity_error", error, words, high=1e-10),
-        corrected(
-            "field_error", _field_error(patterns), "the field against GatedCovariance: relative error", high=1e-12
-        ),
+        corrected("field_error", _field_error(patterns), "field against GatedCovariance: relative error", high=1e-12),
         *_patterns_by_temperature(table),
         *_at_patterns(patterns, setting.pick(quick=2, full=1, paper=1)),
         *_in_the_window(patterns, starts, n_steps),
-        *shown(z0_at_least_temperature=_z0(patterns, TEMPERATURES[0]), share_unfinished=float(table.unfinished.max())),
+        *shown(
+            z0_at_least_temperature=gaussian_z0(_smooth_outputs(patterns), TEMPERATURES[0]),
+            share_unfinished=float(table.unfinished.max()),
+        ),
         data=table,
         panels=[*_count_panels(table, n_samples), _gap_panel()],
         setting={"M": M, "d": DIMENSION, "starts": n_starts, "samples": n_samples, "q": [LOW, HIGH]},
@@ -154,19 +151,11 @@ def _patterns_by_temperature(table: xr.Dataset) -> tuple[Finding, ...]:
     anywhere = float((table.patterns.drop_sel(temperature=math.inf) - uniform).max())
     ends = float(exact.ends.sel(temperature=least) / exact.ends.sel(temperature=math.inf))
     return (
-        printed(
-            "patterns_gained_at_least_temperature", gained, "most patterns gained over uniform α at the least τ", low=1
-        ),
+        printed("patterns_gained_at_least_temperature", gained, "patterns gained over uniform α at the least τ", low=1),
         corrected("patterns_gained_at_least_temperature", gained, "no model gains a pattern there", high=0),
-        corrected(
-            "patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns there", low=1
-        ),
-        corrected(
-            "patterns_gained_anywhere_below_threshold", anywhere, "most patterns gained at any τ by any rule", high=0
-        ),
-        corrected(
-            "end_points_at_least_temperature_over_uniform", ends, "yet more end points at the least τ: ratio", low=1.5
-        ),
+        corrected("patterns_lost_at_least_temperature", float(-gain.min()), "but some model loses patterns", low=1),
+        corrected("patterns_gained_anywhere_below_threshold", anywhere, "patterns gained at any τ by any rule", high=0),
+        corrected("end_points_at_least_temperature_over_uniform", ends, "yet more end points there: ratio", low=1.5),
     )
 
 
@@ -188,25 +177,17 @@ def _at_patterns(patterns: Tensor, every: int) -> tuple[Finding, ...]:
 def _in_the_window(patterns: Tensor, starts: Tensor, n_steps: int) -> tuple[Finding, ...]:
     """Patterns at a q above the threshold of uniform α: for α that moves at a moderate τ, and for uniform α."""
     moving, uniform = (
-        _ends(*_summation(patterns, HIGH), patterns, starts, n_steps, temperature=tau)["patterns"]
+        _ends(*LatentSummation(patterns, HIGH).states(), patterns, starts, n_steps, temperature=tau)["patterns"]
         for tau in (WINDOW, math.inf)
     )
     return (
-        corrected(
-            "patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} for α that moves", low=M, high=M
-        ),
+        corrected("patterns_in_window", moving, f"patterns at q = {HIGH}, τ = {WINDOW} if α moves", low=M, high=M),
         corrected("patterns_of_uniform_there", uniform, "number of patterns there for uniform α", high=0),
-        corrected(
-            "largest_stable_q", _largest_stable_q(), "largest q with u_m stable for some τ", low=0.449, high=0.453
-        ),
+        corrected("largest_stable_q", _largest_stable_q(), "largest q with a stable u_m", low=0.449, high=0.453),
     )
 
 
 Population = tuple[Tensor, Tensor]  # states (n, d) and their probabilities (n,)
-
-
-def _summation(patterns: Tensor, q: float) -> Population:
-    return LatentSummation(patterns, q).states()
 
 
 def _populations(patterns: Tensor, n: int) -> dict[str, Population]:
@@ -215,7 +196,7 @@ def _populations(patterns: Tensor, n: int) -> dict[str, Population]:
     drawn, counts = torch.unique(samples, dim=0, return_counts=True)  # many occur more than once
     return {
         "categories": categorical.states(),
-        f"sums, q = {LOW}": _summation(patterns, LOW),
+        f"sums, q = {LOW}": LatentSummation(patterns, LOW).states(),
         f"{LOW} sampled": (drawn, (counts / n).to(drawn)),
     }
 
@@ -225,32 +206,20 @@ def _counts(models: Mapping[str, Population], patterns: Tensor, starts: Tensor, 
     rules = ("Gaussian", "InfoNCE", "of samples")
     temperatures = (*TEMPERATURES, math.inf)
     cells = []
-    for x, p in models.values():
-        for rule in rules:
-            for tau in temperatures:
-                if rule == "of samples":
-                    cells.append(_count(_of_samples(x, p, tau), patterns, starts, n_steps))
-                else:
-                    cells.append(_ends(x, p, patterns, starts, n_steps, temperature=tau, normalized=rule == "InfoNCE"))
-    shape = (len(models), len(rules), len(temperatures))
-    dims = ("model", "rule", "temperature")
-    return xr.Dataset(
-        {name: (dims, np.array([cell[name] for cell in cells]).reshape(shape)) for name in cells[0]},
-        coords={"model": list(models), "rule": list(rules), "temperature": list(temperatures)},
-    )
+    for (x, p), rule, tau in itertools.product(models.values(), rules, temperatures):
+        if rule == "of samples":
+            cells.append(_count(_of_samples(x, p, tau), patterns, starts, n_steps))
+        else:
+            cells.append(_ends(x, p, patterns, starts, n_steps, temperature=tau, normalized=rule == "InfoNCE"))
+    coordinates: dict[str, list[Any]] = {"model": [*models], "rule": [*rules], "temperature": [*temperatures]}
+    shape = [len(values) for values in coordinates.values()]
+    counts = {name: np.array([cell[name] for cell in cells]).reshape(shape) for name in cells[0]}
+    return xr.Dataset({name: (list(coordinates), values) for name, values in counts.items()}, coords=coordinates)
 
 
-def _ends(
-    x: Tensor,
-    p: Tensor,
-    patterns: Tensor,
-    starts: Tensor,
-    n_steps: int,
-    *,
-    temperature: float,
-    normalized: bool = False,
-) -> dict[str, float]:
-    return _count(OwnImportance(x, p, temperature, normalized), patterns, starts, n_steps)
+def _ends(x: Tensor, p: Tensor, patterns: Tensor, starts: Tensor, n_steps: int, **options: Any) -> dict[str, float]:
+    """`_count` for `OwnImportance` with these options."""
+    return _count(OwnImportance(x, p, **options), patterns, starts, n_steps)
 
 
 def _of_samples(x: Tensor, p: Tensor, temperature: float) -> GatedCovariance:
@@ -282,10 +251,6 @@ def _smooth_outputs(patterns: Tensor) -> Tensor:
     return torch.relu(x @ patterns[0])
 
 
-def _z0(patterns: Tensor, temperature: float) -> float:
-    return gaussian_z0(_smooth_outputs(patterns), temperature)
-
-
 def _identity_error(patterns: Tensor, temperature: float) -> float:
     """Σ_l z_l φ_l(x) at an x of the plane, which is r(α_g)/r(α_u) by the features (89), over z_0, minus 1."""
     h = _smooth_outputs(patterns)
@@ -307,18 +272,17 @@ def _field_error(patterns: Tensor) -> float:
 
 def _gap_error(patterns: Tensor, case: AtPattern) -> float:
     """The gap of A(u_1) from the states, minus its closed form."""
-    x, p = _summation(patterns, case.q)
-    n, h = len(x), torch.relu(x @ patterns[0])
+    (x, p), u = LatentSummation(patterns, case.q).states(), patterns[0]
+    n, h = len(x), torch.relu(x @ u)
     alpha = torch.exp(-(h[:, None] - h).square() / (2 * case.temperature)) * (n * p) * (n * p)[:, None]
-    A = GatedCovariance(x, importance=alpha, gate_tolerance=TOLERANCE).matrix(patterns[0])
-    u = patterns[0]
+    A = GatedCovariance(x, importance=alpha, gate_tolerance=TOLERANCE).matrix(u)
     others = A - (u @ A @ u) * torch.outer(u, u)
     return abs(float(u @ A @ u - torch.linalg.eigvalsh(others)[-1]) - case.gap)
 
 
 def _stays(patterns: Tensor, case: AtPattern) -> bool:
     """Whether filters that start near the patterns come to rest there."""
-    x, p = _summation(patterns, case.q)
+    x, p = LatentSummation(patterns, case.q).states()
     nearby = patterns + 0.01 * torch.randn(M, DIMENSION, generator=generator("nearby"), dtype=torch.float64)
     ends = power_iteration(OwnImportance(x, p, case.temperature), nearby, max_steps=200, tolerance=1e-6).weights
     return float((ends * patterns).sum(1).min()) > 1 - 1e-5
@@ -337,53 +301,27 @@ def _largest_stable_q() -> float:
 
 def _count_panels(table: xr.Dataset, n: int) -> list[Panel]:
     """End points and patterns against τ; dashed for uniform α."""
-    finite = list(TEMPERATURES)
-    return [
-        Panel(
-            title,
-            "temperature τ",
-            "number",
-            tuple(
-                curve(f"{name}, {rule}", finite, table[variable].sel(model=model, rule=rule, temperature=finite))
-                for variable, name in (("ends", "end points"), ("patterns", "patterns"))
-                for rule in table.rule.values
-            )
-            + tuple(
-                curve(
-                    f"{name}, uniform",
-                    finite,
-                    [float(table[variable].sel(model=model, rule="Gaussian")[-1])] * len(finite),
-                    "dashed",
-                )
-                for variable, name in (("ends", "end points"), ("patterns", "patterns"))
-            ),
-            y_log=False,
-        )
-        for model, title in (
-            (f"sums, q = {LOW}", f"Sums of {M} patterns, q = {LOW}, exact"),
-            (f"{LOW} sampled", f"The same, {n} samples"),
-        )
-    ]
-
-
-_DECIDING: tuple[tuple[str, str, Style], ...] = (("gap", "gap, α fixed", "dashed"), ("margin", "α moves", "plain"))
+    finite, counted, panels = list(TEMPERATURES), {"ends": "end points", "patterns": "patterns"}, []
+    titles = {f"sums, q = {LOW}": f"Sums of {M} patterns, q = {LOW}, exact", f"{LOW} sampled": f"The same, {n} samples"}
+    for model, title in titles.items():
+        of = table.sel(model=model)
+        curves = [
+            curve(f"{name}, {rule}", finite, of[variable].sel(rule=rule, temperature=finite))
+            for variable, name in counted.items()
+            for rule in table.rule.values
+        ]
+        for variable, name in counted.items():
+            uniform = float(of[variable].sel(rule="Gaussian")[-1])
+            curves.append(curve(f"{name}, uniform", finite, [uniform] * len(finite), "dashed"))
+        panels.append(Panel(title, "temperature τ", "number", tuple(curves), y_log=False))
+    return panels
 
 
 def _gap_panel() -> Panel:
-    temperatures = np.geomspace(0.1, 30, 60)
-    return Panel(
-        "At u_m: the gap, and the margin if α moves",
-        "temperature τ",
-        "above 0 if stable",
-        tuple(
-            curve(
-                f"{name}, q = {q}",
-                temperatures,
-                [getattr(AtPattern(q, float(tau)), which) for tau in temperatures],
-                style,
-            )
-            for q in (LOW, 0.35, HIGH)
-            for which, name, style in _DECIDING
-        ),
-        y_log=False,
-    )
+    temperatures, curves = np.geomspace(0.1, 30, 60), list[Curve]()
+    for q in (LOW, 0.35, HIGH):
+        cases = [AtPattern(q, float(tau)) for tau in temperatures]
+        curves.append(curve(f"gap, α fixed, q = {q}", temperatures, [case.gap for case in cases], "dashed"))
+        curves.append(curve(f"α moves, q = {q}", temperatures, [case.margin for case in cases], "plain"))
+    title = "At u_m: the gap, and the margin if α moves"
+    return Panel(title, "temperature τ", "above 0 if stable", tuple(curves), y_log=False)

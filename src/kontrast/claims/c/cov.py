@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import torch
@@ -38,28 +38,26 @@ def covariance(setting: Setting) -> Evidence:
     a, a_view, _, _ = _samples(n)
     errors = _errors(n)
     loop, fast = _times(setting.pick(quick=(50, 100), full=(50, 100, LOOP_SIZE), paper=(50, 100, LOOP_SIZE)))
+    last = max(loop)
+    loop_seconds = loop[last] * (LOOP_SIZE / last) ** 2  # extrapolated by N² if the loop was not run at that size
     kernel = GaussianImportance(2.0)(a, a_view).alpha
-    with_diagonal, without = (_of(alpha, a, a_view) for alpha in (kernel + torch.eye(n).to(a), kernel))
+    with_diagonal, without = (
+        contrastive_covariance(a, positives=a_view, importance=alpha) for alpha in (kernel + torch.eye(n).to(a), kernel)
+    )
+    curves = (
+        curve("double loop (3)", list(loop), list(loop.values())),
+        curve("Laplacian form, α given", list(fast), list(fast.values())),
+    )
     return judged(
         *errors,
         *shown(
             **{
                 "largest_error": largest(*(error.number.value for error in errors)),
-                f"times_faster_than_the_loop_at_{LOOP_SIZE}": _loop_seconds(loop) / fast[LOOP_SIZE],
+                f"times_faster_than_the_loop_at_{LOOP_SIZE}": loop_seconds / fast[LOOP_SIZE],
                 "difference_of_3_and_15": float((with_diagonal - without).norm() / with_diagonal.norm()),
             }
         ),
-        panels=[
-            Panel(
-                "Time for one covariance of 8 outputs",
-                "samples N",
-                "seconds",
-                (
-                    curve("double loop (3)", list(loop), list(loop.values())),
-                    curve("Laplacian form, α given", list(fast), list(fast.values())),
-                ),
-            )
-        ],
+        panels=[Panel("Time for one covariance of 8 outputs", "samples N", "seconds", curves)],
         setting={"samples": n, "views": True},
         warnings=[
             "(3) sums its second term over all j, but (15), in the paper's proof, over j ≠ i: if α_ii ≠ 0, as for "
@@ -118,10 +116,6 @@ def _forms(n: int) -> Iterator[tuple[str, str, PairLaplacian, Tensor, Tensor]]:
         yield f"streamed_{name}", words, in_blocks, weights.alpha, weights.positive
 
 
-def _of(alpha: Tensor, a: Tensor, view: Tensor) -> Tensor:
-    return contrastive_covariance(a, positives=view, importance=alpha)
-
-
 def _times(loop_sizes: tuple[int, ...]) -> tuple[dict[int, float], dict[int, float]]:
     """Seconds by number of samples: of the double loop, and of the Laplacian form with α as a matrix."""
     loop, fast = {}, {}
@@ -136,12 +130,6 @@ def _times(loop_sizes: tuple[int, ...]) -> tuple[dict[int, float], dict[int, flo
         if n in loop_sizes:
             loop[n] = _seconds(lambda: double_loop(a, b, alpha, a_view, b_view, alpha.sum(1)))  # noqa: B023
     return loop, fast
-
-
-def _loop_seconds(loop: Mapping[int, float]) -> float:
-    """Seconds of the double loop at `LOOP_SIZE`, extrapolated by N² if it was not run there."""
-    last = max(loop)
-    return loop[last] * (LOOP_SIZE / last) ** 2
 
 
 def _seconds(call: Callable[[], object]) -> float:

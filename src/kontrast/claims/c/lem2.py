@@ -53,10 +53,7 @@ def lemma_2(setting: Setting) -> Evidence:
     data = _by_size(sizes, n_draws)
     apart = largest(*(_limit_apart(noise) for noise in (0.0, NOISE)))
     return judged(
-        _rate(data.uniform, "uniform α"),
-        _rate(data.uniform_augmented, "uniform α with augmentation"),
-        _rate(data.gaussian, "Gaussian α"),
-        _rate(data.gaussian_augmented, "Gaussian α with augmentation"),
+        *(_rate(data[name]) for name in CASES),
         *_identity(),
         printed("limit_two_ways", apart, "the limit from the features (13) equals that from the kernel", high=1e-10),
         *shown(
@@ -79,25 +76,21 @@ def lemma_2(setting: Setting) -> Evidence:
 
 def _by_size(sizes: tuple[int, ...], n_draws: int) -> xr.Dataset:
     """Distances from the limit, offsets of the mean, and shares of draws with a negative eigenvalue, by N."""
-    limits = {(alpha, noise): _limit(alpha, noise) for alpha in ("uniform", "gaussian") for noise in (0.0, NOISE)}
-    rows = []
+    limits, rows = {name: _limit(*case) for name, case in CASES.items()}, []
     for n in sizes:
         found = _draws(n, n_draws)
-        augmented = found["gaussian_augmented"]
-        rows.append(
-            {name: _rms(found[name], limits[key]) for name, key in CASES.items()}
-            | {
-                "offset_samples": _offset(augmented, limits[CASES["gaussian_augmented"]]),
-                "offset_views": _offset(found["views"], limits[CASES["gaussian_augmented"]]),
-                "negative": float((torch.linalg.eigvalsh(augmented)[:, 0] < 0).double().mean()),
-            }
-        )
+        augmented, limit = found["gaussian_augmented"], limits["gaussian_augmented"]
+        row = {name: _rms(found[name], limits[name]) for name in CASES}
+        row |= {"offset_samples": _offset(augmented, limit), "offset_views": _offset(found["views"], limit)}
+        row["negative"] = float((torch.linalg.eigvalsh(augmented)[:, 0] < 0).double().mean())
+        rows.append(row)
     return xr.Dataset({name: ("n", [row[name] for row in rows]) for name in rows[0]}, coords={"n": list(sizes)})
 
 
-def _rate(distances: xr.DataArray, words: str) -> Finding:
-    law = fit_power_law(distances.n.values, distances.values)
-    return printed(f"rate_{distances.name}", law, f"{words}: exponent of the distance in N", low=-0.55, high=-0.45)
+def _rate(distances: xr.DataArray) -> Finding:
+    name, law = str(distances.name), fit_power_law(distances.n.values, distances.values)
+    words = f"α {name.replace('_', ', ')}: exponent of the distance in N"
+    return printed(f"rate_{name}", law, words, low=-0.55, high=-0.45)
 
 
 def _identity() -> tuple[Finding, ...]:
@@ -114,33 +107,18 @@ def _identity() -> tuple[Finding, ...]:
 
 
 def _panels(data: xr.Dataset) -> list[Panel]:
+    distances = [curve(name.replace("_", ", "), data.n, data[name]) for name in CASES]
+    distances.append(guide(data.n, data.uniform, -0.5, "N^−1/2"))
+    of_samples = curve("α of the samples", data.n, data.offset_samples)
+    of_views = curve("α of their views", data.n, data.offset_views)
+    negative = curve("Gaussian α", data.n, data.negative)
+    before = "Gaussian α must be computed from the samples before augmentation"
+    offset = "‖mean C_α − limit‖/‖limit‖ for (x_1, relu x_1)"
+    indefinite, share = "With views C_α need not be positive semi-definite", "share of draws with a negative eigenvalue"
     return [
-        Panel(
-            "Distance from the limit, over many draws",
-            "samples N",
-            "RMS of ‖C_α − limit‖/‖limit‖",
-            (
-                *(curve(name.replace("_", ", "), data.n, data[name]) for name in CASES),
-                guide(data.n, data.uniform, -0.5, "N^−1/2"),
-            ),
-        ),
-        Panel(
-            "Gaussian α must be computed from the samples before augmentation",
-            "samples N",
-            "‖mean C_α − limit‖/‖limit‖ for (x_1, relu x_1)",
-            (
-                curve("α of the samples", data.n, data.offset_samples),
-                curve("α of their views", data.n, data.offset_views),
-            ),
-            y_log=False,
-        ),
-        Panel(
-            "With views C_α need not be positive semi-definite",
-            "samples N",
-            "share of draws with a negative eigenvalue",
-            (curve("Gaussian α", data.n, data.negative),),
-            y_log=False,
-        ),
+        Panel("Distance from the limit", "samples N", "RMS over draws of ‖C_α − limit‖/‖limit‖", tuple(distances)),
+        Panel(before, "samples N", offset, (of_samples, of_views), y_log=False),
+        Panel(indefinite, "samples N", share, (negative,), y_log=False),
     ]
 
 
@@ -165,16 +143,12 @@ def _draws(n: int, n_draws: int) -> dict[str, Tensor]:
     for _ in range(n_draws):
         x0, first, second = torch.randn(3, n, N_INPUTS, generator=draw, dtype=torch.float64)
         x, view = _g(x0 + NOISE * first), _g(x0 + NOISE * second)
-        for name, outputs in (("uniform", None), ("gaussian", _g(x0)[:, 1:2]), ("views", x[:, 1:2])):
-            laplacian = pair_laplacian(
-                "uniform" if outputs is None else GaussianImportance(TAU), x if outputs is None else outputs
-            )
-            augmented = contrastive_covariance(x, positives=view, importance=laplacian)
-            if name == "views":
-                found[name].append(augmented)
-                continue
+        uniform, gaussian = pair_laplacian("uniform", x), pair_laplacian(GaussianImportance(TAU), _g(x0)[:, 1:2])
+        for name, laplacian in (("uniform", uniform), ("gaussian", gaussian)):
             found[name].append(contrastive_covariance(_g(x0), importance=laplacian))
-            found[f"{name}_augmented"].append(augmented)
+            found[f"{name}_augmented"].append(contrastive_covariance(x, positives=view, importance=laplacian))
+        of_views = pair_laplacian(GaussianImportance(TAU), x[:, 1:2])
+        found["views"].append(contrastive_covariance(x, positives=view, importance=of_views))
     return {name: torch.stack(values) for name, values in found.items()}
 
 

@@ -128,43 +128,27 @@ def _categorical(n_starts: int) -> tuple[Finding, ...]:
     n_linear = float(len(linear))
     open_gates = _worst_error(model, gate_tolerance=0.0)
     return (
-        corrected(
-            "patterns_categorical", _n_found(found.weights), "categorical model: number of u_m found by ReLU", low=M
-        ),
+        corrected("patterns_categorical", _n_found(found.weights), "categorical model: u_m that ReLU finds", low=M),
         corrected("limits_categorical", float(len(found)), "number of limits of ReLU filters", high=M),
         corrected("maximal_categorical", n_maximal, "number of u_m that are found and are LMEs", low=M),
-        corrected(
-            "directions_linear_categorical",
-            n_linear,
-            "number of directions of linear filters, up to sign",
-            low=1,
-            high=1,
-        ),
+        corrected("directions_linear_categorical", n_linear, "directions of linear filters, up to sign", low=1, high=1),
         corrected("error_34", _worst_error(model), "A(u_m) is (34): largest ‖A(u_m) − (34)‖", high=EXACT),
-        corrected(
-            "error_34_without_tolerance", open_gates, "largest ‖A(u_m) − (34)‖ if rounding opens gates", low=0.05
-        ),
+        corrected("error_34_without_tolerance", open_gates, "‖A(u_m) − (34)‖ if rounding opens gates", low=0.05),
     )
 
 
 def _summation(n_starts: int) -> tuple[Finding, ...]:
     """The summation model itself: limits of ReLU filters at every q, a sum of three patterns, and A(u_m)."""
     found: list[Finding] = []
-    for q in RATES:
-        limits = find_lmes(_of_states(LatentSummation(patterns_of(), q)), starts=starts_of(n_starts), max_steps=300)
+    models = [LatentSummation(patterns_of(), q) for q in RATES]
+    for q, model in zip(RATES, models, strict=True):
+        limits = find_lmes(_of_states(model), starts=starts_of(n_starts), max_steps=300)
         n_patterns = _n_found(limits.weights[limits.maximal])
         on_patterns = (limits.weights @ patterns_of().mT > FOUND).any(1)
         words = f"summation model, q = {q}: number of u_m that are found and are LMEs"
-        found += [
-            corrected(f"patterns_q_{q}", n_patterns, words, low=M),
-            *shown(
-                **{
-                    f"maximal_q_{q}": float(limits.maximal.sum()),
-                    f"basin_of_patterns_q_{q}": float(limits.basins[on_patterns].sum()),
-                }
-            ),
-        ]
-    models = [LatentSummation(patterns_of(), q) for q in RATES]
+        found.append(corrected(f"patterns_q_{q}", n_patterns, words, low=M))
+        basin = float(limits.basins[on_patterns].sum())
+        found += shown(**{f"maximal_q_{q}": float(limits.maximal.sum()), f"basin_of_patterns_q_{q}": basin})
     three = patterns_of()[:3].sum(0) / math.sqrt(3)
     field = _of_states(models[-1])
     gap = gap_at(field.matrix(three), three)
@@ -173,13 +157,9 @@ def _summation(n_starts: int) -> tuple[Finding, ...]:
     return (
         *found,
         corrected("gap_of_a_sum_of_three", gap, "q = 0.35: gap at (u_1 + u_2 + u_3)/√3, an LME too", low=0.01),
-        corrected(
-            "residual_of_a_sum_of_three", float(_residuals(field, three[None])), "‖A(w)w − λw‖/λ at it", high=EXACT
-        ),
+        corrected("residual_of_a_sum_of_three", float(_residuals(field, three[None])), "‖A(w)w − λw‖/λ", high=EXACT),
         printed("error_35_with_identity", with_identity, "(35) with I, for M < d: ‖A(u_m) − (35)‖", high=EXACT),
-        corrected(
-            "error_35", with_projector, "(35) with the projector onto span U: largest ‖A(u_m) − (35)‖", high=EXACT
-        ),
+        corrected("error_35", with_projector, "(35) with the projector onto span U: ‖A(u_m) − (35)‖", high=EXACT),
     )
 
 
@@ -192,12 +172,7 @@ def _linear_summation(n_starts: int) -> tuple[Finding, ...]:
     n_directions = float((~alike).sum())
     error = float(torch.linalg.matrix_norm(field.matrix(starts_of(1)[0]) - projector, ord=2))
     return (
-        printed(
-            "directions_linear_summation",
-            n_directions,
-            "summation model: number of directions of linear filters",
-            high=1,
-        ),
+        printed("directions_linear_summation", n_directions, "summation model: directions of linear filters", high=1),
         corrected("error_linear_summation", error, "summation model, linear filters: A = UU^T", high=EXACT),
     )
 
@@ -222,10 +197,8 @@ def _sampled_rates(errors: dict[str, np.ndarray]) -> tuple[Finding, ...]:
     """Exponents in the number of samples of ‖A(u_m) − closed form‖."""
     categorical, summation = (fit_power_law(np.array(SIZES), errors[name]) for name in ("categorical", "summation"))
     return (
-        corrected(
-            "exponent_categorical", categorical, "samples: A(u_m) tends to (34) as N^−1/2", low=-0.65, high=-0.35
-        ),
-        corrected("exponent_summation", summation, "samples: A(u_m) tends to (35) as N^−1/2", low=-0.65, high=-0.35),
+        corrected("exponent_categorical", categorical, "samples: A(u_m) → (34) as N^−1/2", low=-0.65, high=-0.35),
+        corrected("exponent_summation", summation, "samples: A(u_m) → (35) as N^−1/2", low=-0.65, high=-0.35),
     )
 
 
@@ -246,10 +219,8 @@ def _threshold() -> tuple[Finding, ...]:
     return (
         *shown(threshold_q=low),
         corrected("threshold_error", abs(low - THRESHOLD_Q), "u_m is an LME up to q = (3 − √5)/2: error", high=1e-9),
-        corrected(
-            "return_below_threshold", below, "just below it the flow returns to u_m: distance over push", high=0.5
-        ),
-        corrected("return_above_threshold", above, "just above it the flow leaves u_m: distance over push", low=2.0),
+        corrected("return_below_threshold", below, "just below it the flow returns: distance over push", high=0.5),
+        corrected("return_above_threshold", above, "just above it the flow leaves: distance over push", low=2.0),
     )
 
 
@@ -285,16 +256,9 @@ def _swing(starts: Tensor) -> tuple[Finding, ...]:
     by_94 = float(undamped.converged.double().mean())
     shifted = float(damped.converged.double().mean())
     return (
-        corrected(
-            "swing_converged_undamped",
-            by_94,
-            f"categorical model, noise {SWINGING:g}: share of starts that (94) brings to rest",
-            high=0.0,
-        ),
+        corrected("swing_converged_undamped", by_94, f"noise {SWINGING:g}: share that (94) brings to rest", high=0.0),
         corrected("swing_converged_damped", shifted, "share of starts that converge when shifted as in (99)", low=1.0),
-        corrected(
-            "swing_flow_residual", float(_residuals(field, end).max()), "(7) converges too: its residual", high=1e-4
-        ),
+        corrected("swing_flow_residual", float(_residuals(field, end).max()), "(7) converges: its residual", high=1e-4),
         corrected("swing_flow_patterns", _n_found(end, 0.99), "number of patterns that (7) finds there", low=M),
         *shown(swing_largest_shift=float(damped.shifts.max())),
     )
@@ -343,9 +307,7 @@ def _batch_norm() -> tuple[Finding, ...]:
         corrected("batch_norm_along_w", along, "BatchNorm of the output: no gradient along w", high=1e-10),
         corrected("batch_norm_field_error", error, "the field equals that of autograd", high=1e-10),
         *shown(batch_norm_energy_spread=float((flat.energy(w) - 1).abs().max())),
-        corrected(
-            "batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α without views: no filter moves", high=1e-9
-        ),
+        corrected("batch_norm_drift", float(moved.norm(dim=1).max()), "uniform α, no views: nothing moves", high=1e-9),
         corrected("batch_norm_before_whitened", white, "BatchNorm before the ReLU, whitened x: as ‖w‖ = 1", high=1e-10),
         corrected("batch_norm_before_other", other, "BatchNorm before the ReLU, other x: another energy", low=0.1),
     )
@@ -387,49 +349,30 @@ def _no_lme() -> tuple[Finding, ...]:
 
 
 def _rate_panel(errors: dict[str, np.ndarray]) -> Panel:
-    return Panel(
-        "A(u_m) of samples tends to its closed form",
-        "samples N",
-        "‖A(u_m) − closed form‖, rms",
-        (
-            *(curve(f"{name} model", SIZES, values) for name, values in errors.items()),
-            guide(SIZES, errors["categorical"], -0.5, "N^−1/2"),
-        ),
+    curves = (
+        *(curve(f"{name} model", SIZES, values) for name, values in errors.items()),
+        guide(SIZES, errors["categorical"], -0.5, "N^−1/2"),
     )
+    return Panel("A(u_m) of samples tends to its closed form", "samples N", "‖A(u_m) − closed form‖, rms", curves)
 
 
 def _gap_panel() -> Panel:
     q = np.linspace(0.05, 0.5, 19)
-    return Panel(
-        "Summation model: u_m is an LME while its gap is above 0",
-        "q",
-        "gap of A(u_m)",
-        (
-            *(
-                curve(label, q, [_gap_at_pattern(float(each), noise) for each in q])
-                for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6))
-            ),
-            curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"),
-        ),
-        x_log=False,
-        y_log=False,
-    )
+    curves = []
+    for label, noise in (("the model itself", 0.0), ("noise 0.3", 0.3), ("noise 0.6", 0.6)):
+        curves.append(curve(label, q, [_gap_at_pattern(float(each), noise) for each in q]))
+    curves.append(curve("(1 − q)² − q", q, (1 - q) ** 2 - q, "dashed"))
+    title = "Summation model: u_m is an LME while its gap is above 0"
+    return Panel(title, "q", "gap of A(u_m)", tuple(curves), x_log=False, y_log=False)
 
 
 def _swing_panel() -> Panel:
     """‖w(t + 1) − w(t)‖ of one filter of the categorical model, smoothed: by (94), and by (94) shifted."""
     field, start = MixtureCovariance.of(_models()["categorical"], SWINGING), starts_of(1)
-    runs = {
-        "(94)": power_iteration(field, start, max_steps=60, largest_shift=0.0),
-        "shifted as in (99)": power_iteration(field, start, max_steps=60, shift=4.0),
-    }
-    return Panel(
-        f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable",
-        "step",
-        "‖w(t + 1) − w(t)‖",
-        tuple(
-            curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0])
-            for label, run in runs.items()
-        ),
-        x_log=False,
-    )
+    plain = power_iteration(field, start, max_steps=60, largest_shift=0.0)
+    shifted = power_iteration(field, start, max_steps=60, shift=4.0)
+    curves = []
+    for label, run in (("(94)", plain), ("shifted as in (99)", shifted)):
+        curves.append(curve(label, np.arange(1, len(run.discrepancies) + 1), run.discrepancies[:, 0]))
+    title = f"Categorical model, noise {SWINGING:g}: the iteration swings where the flow is stable"
+    return Panel(title, "step", "‖w(t + 1) − w(t)‖", tuple(curves), x_log=False)

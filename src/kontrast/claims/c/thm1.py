@@ -61,9 +61,8 @@ def theorem_1(setting: Setting) -> Evidence:
     """Rest points of random populations, stable or not, each pushed and followed; both models; samples with views."""
     n = len(setting.seeds(quick=4, full=50, paper=50))
     found = {kind: _points([random_mixture(kind, seed) for seed in range(3 * n)]) for kind in KINDS}
-    leaky, views = _example_fields().values()
-    found |= {"models": _points(_smoothed_models(setting))}
-    found |= {"example_leaky": _points([leaky]), "example_views": _points([views])}
+    leaky, views = (_points([example]) for example in _example_fields().values())
+    found |= {"models": _points(_smoothed_models(setting)), "example_leaky": leaky, "example_views": views}
     every = xr.concat(found.values(), "point")
     noises = np.geomspace(0.003, 0.6, setting.pick(quick=10, full=24, paper=24))
     categorical = _along_noise(noises)
@@ -72,12 +71,8 @@ def theorem_1(setting: Setting) -> Evidence:
     return judged(
         *_exceptions(every),
         *_lmes(found),
-        corrected(
-            "categorical_certified", n_certified, "categorical model: number of noises with a certified pattern", high=0
-        ),
-        corrected(
-            "categorical_least_margin", margin, "although it is stable at every noise: smallest margin", low=1e-3
-        ),
+        corrected("categorical_certified", n_certified, "categorical model: noises with a certified pattern", high=0),
+        corrected("categorical_least_margin", margin, "yet it is stable at every noise: smallest margin", low=1e-3),
         *_of_sampled_models(setting.pick(quick=1500, full=4000, paper=4000), 1 + n),
         *shown(
             **{f"n_{kind}": float(points.sizes["point"]) for kind, points in found.items()},
@@ -141,19 +136,11 @@ def _rows_of(field: Population, w: Tensor, numeric: Tensor, worst: Tensor) -> np
         return np.empty((0, len(COLUMNS)))
     returned = push_and_follow(field, w, numeric, worst)
     rows = []
-    for i, each in enumerate(w):
+    for each, margin, back in zip(w, numeric, returned, strict=True):
         A = field.matrix(each)
-        rows.append(
-            (
-                float(each @ A @ each),
-                gap_at(A, each),
-                field.roughness(each),
-                _roughness_by_differences(field, each),
-                field.stability_margin(each),
-                float(numeric[i]),
-                float(returned[i]),
-            )
-        )
+        roughness = (field.roughness(each), _roughness_by_differences(field, each))
+        margins = (field.stability_margin(each), float(margin))
+        rows.append((float(each @ A @ each), gap_at(A, each), *roughness, *margins, float(back)))
     return np.array(rows)
 
 
@@ -179,10 +166,8 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
     margin_error = float((abs(points.margin - points.margin_by_differences) / size).max())
     n_wrong = float((far & ~agrees).sum())
     return (
-        printed(
-            "certified_and_unstable", n_unstable, "number of certified points whose margin is not positive", high=0
-        ),
-        printed("certified_and_left", n_left, "number of certified points that the flow leaves after a push", high=0),
+        printed("certified_and_unstable", n_unstable, "certified points whose margin is not positive", high=0),
+        printed("certified_and_left", n_left, "certified points that the flow leaves after a push", high=0),
         informative("n_certified", float(certified.sum()), "number of certified points", low=10),
         corrected("roughness_error", roughness_error, "ρ from its formula agrees with differences", high=1e-4),
         corrected("margin_error", margin_error, "the exact criterion agrees with differences of the flow", high=1e-4),
@@ -192,21 +177,15 @@ def _exceptions(points: xr.Dataset) -> tuple[Finding, ...]:
 
 
 def _lmes(found: Mapping[str, xr.Dataset]) -> tuple[Finding, ...]:
-    """Unstable LMEs of each kind of population."""
-    unstable = {kind: _unstable_lmes(points) for kind, points in found.items()}
+    """Unstable LMEs, which the flow leaves, of each kind of population."""
+    unstable = {kind: float(((p.gap > 0) & (p.margin <= 0) & (p.returned > 1)).sum()) for kind, p in found.items()}
     relu = found["relu"].isel(point=np.flatnonzero(found["relu"].gap > 0))
     excess = float(((relu.margin - relu.gap) / relu.eigenvalue).min())
     return (
         corrected("unstable_lmes_relu", unstable["relu"], "ReLU without views: number of unstable LMEs", high=0),
-        corrected(
-            "least_margin_over_gap_relu", excess, "smallest (margin − λ_gap)/λ of LMEs, ReLU without views", low=-1e-9
-        ),
-        corrected(
-            "unstable_lmes_example_views", unstable["example_views"], "with views: number of unstable LMEs", low=1
-        ),
-        corrected(
-            "unstable_lmes_example_leaky", unstable["example_leaky"], "leaky ReLU: number of unstable LMEs", low=1
-        ),
+        corrected("least_margin_over_gap_relu", excess, "ReLU without views: smallest (margin − λ_gap)/λ", low=-1e-9),
+        corrected("unstable_lmes_example_views", unstable["example_views"], "with views: unstable LMEs", low=1),
+        corrected("unstable_lmes_example_leaky", unstable["example_leaky"], "leaky ReLU: unstable LMEs", low=1),
         *shown(**{f"unstable_lmes_{kind}": count for kind, count in unstable.items()}),
     )
 
@@ -215,11 +194,6 @@ def _share(points: xr.Dataset) -> float:
     """The share of the stable points that is certified."""
     stable = points.margin > 0
     return float((_certified(points) & stable).sum() / stable.sum())
-
-
-def _unstable_lmes(points: xr.Dataset) -> float:
-    """LMEs that the flow leaves."""
-    return float(((points.gap > 0) & (points.margin <= 0) & (points.returned > 1)).sum())
 
 
 def _example_fields() -> dict[str, tuple[Population, Tensor]]:
@@ -255,10 +229,8 @@ def _along_noise(noises: np.ndarray) -> xr.Dataset:
         field = MixtureCovariance.of(_even_categorical(), float(noise))
         w = power_iteration(field, patterns_of()[:1], max_steps=5000).weights[0]
         rows.append((gap_at(field.matrix(w), w), field.roughness(w), field.stability_margin(w)))
-    gap, roughness, margin = np.array(rows).T
-    return xr.Dataset(
-        {"gap": ("noise", gap), "roughness": ("noise", roughness), "margin": ("noise", margin)}, {"noise": noises}
-    )
+    columns = zip(("gap", "roughness", "margin"), np.array(rows).T, strict=True)
+    return xr.Dataset({name: ("noise", column) for name, column in columns}, {"noise": noises})
 
 
 def _of_sampled_models(n: int, n_fields: int) -> tuple[Finding, ...]:
@@ -276,12 +248,7 @@ def _of_sampled_models(n: int, n_fields: int) -> tuple[Finding, ...]:
         n_certified += len(w)
         n_left += int(((end - w).norm(dim=1) > SAMPLE_PUSH / 2).sum())
     return (
-        printed(
-            "samples_certified_and_left",
-            float(n_left),
-            "samples: number of certified limits that the iteration leaves",
-            high=0,
-        ),
+        printed("samples_certified_and_left", float(n_left), "samples: certified limits that do not return", high=0),
         informative("samples_certified", float(n_certified), "number of certified limits on samples", low=1),
     )
 
@@ -300,29 +267,17 @@ def _sampled_field(q: float, n: int, activation: str, augment: float) -> GatedCo
 
 
 def _panels(categorical: xr.Dataset) -> list[Panel]:
+    labels = {"gap": "λ_gap", "roughness": "ρ", "margin": "exact margin λ − λ_max(P(A + R)P)"}
+    along = tuple(curve(label, categorical.noise, categorical[name]) for name, label in labels.items())
+    paths = (
+        _path("summation model: certified", MixtureCovariance.of(LatentSummation(patterns_of(), 0.2), 0.3)),
+        _path("categorical model: not certified", MixtureCovariance.of(_even_categorical(), 0.1)),
+        *(_path(label, field, e) for label, (field, e) in _example_fields().items()),
+    )
+    title = "Categorical model: never certified, always stable"
     return [
-        Panel(
-            "Categorical model: never certified, always stable",
-            "noise",
-            "gap, roughness, margin",
-            (
-                curve("λ_gap", categorical.noise, categorical.gap),
-                curve("ρ", categorical.noise, categorical.roughness),
-                curve("exact margin λ − λ_max(P(A + R)P)", categorical.noise, categorical.margin),
-            ),
-            y_log=False,
-        ),
-        Panel(
-            "LMEs after a push: not all are stable",
-            "time × λ",
-            "distance from the LME",
-            (
-                _path("summation model: certified", MixtureCovariance.of(LatentSummation(patterns_of(), 0.2), 0.3)),
-                _path("categorical model: not certified", MixtureCovariance.of(_even_categorical(), 0.1)),
-                *(_path(label, field, e) for label, (field, e) in _example_fields().items()),
-            ),
-            x_log=False,
-        ),
+        Panel(title, "noise", "gap, roughness, margin", along, y_log=False),
+        Panel("LMEs after a push: not all are stable", "time × λ", "distance from the LME", paths, x_log=False),
     ]
 
 

@@ -78,16 +78,8 @@ def theorem_3(setting: Setting) -> Evidence:
         *_with_a_pattern_before([case for case in cases if case.kind == "categorical" and not case.behind]),
         data=_cases_dataset(cases),
         panels=[_figure_1(), _promise_panel(met)],
-        setting={
-            "M": N_PATTERNS,
-            "d": DIMENSION,
-            "q": Q,
-            "sizes": list(SIZES),
-            "noises": {k: list(v) for k, v in NOISES.items()},
-            "distances": list(DISTANCES),
-            "n_points": n_points,
-            "n_seeds": len(seeds),
-        },
+        setting={"M": N_PATTERNS, "d": DIMENSION, "q": Q, "sizes": list(SIZES), "distances": list(DISTANCES)}
+        | {"noises": {k: list(v) for k, v in NOISES.items()}, "n_points": n_points, "n_seeds": len(seeds)},
         warnings=["L, κ and ω are the largest values at sampled points of B_γ: the condition is tested, not proved"],
     )
 
@@ -159,21 +151,15 @@ def _condition(cases: Sequence[Case]) -> tuple[Finding, ...]:
     """How often the condition is met, with constants of the sphere and with those of B_γ."""
     met = [case for case in cases if case.promise.met]
     n_sphere = sum(case.sphere_omega < 1 for case in cases)
+    least_omega = min(case.sphere_omega_of_slope for case in cases if case.kind == "summation")
     return (
-        printed(
-            "n_met_with_constants_of_the_sphere",
-            n_sphere,
-            "cases that meet the condition with L and κ of the sphere",
-            low=1,
-        ),
-        corrected("n_met", len(met), "number of cases in which it is met with those of B_γ", low=8),
+        printed("n_met_with_constants_of_the_sphere", n_sphere, "condition met, L and κ of the sphere: cases", low=1),
+        corrected("n_met", len(met), "condition met, L and κ of B_γ: cases", low=8),
         *shown(
             n_cases=len(cases),
             n_met_summation=sum(case.kind == "summation" for case in met),
             n_met_categorical_obtuse=sum(case.kind == "categorical, obtuse" for case in met),
-            least_omega_with_L_of_the_sphere_and_no_kappa_summation=min(
-                case.sphere_omega_of_slope for case in cases if case.kind == "summation"
-            ),
+            least_omega_with_L_of_the_sphere_and_no_kappa_summation=least_omega,
             n_unmet_that_converge=sum(case.converged for case in cases if not case.promise.met),
         ),
     )
@@ -186,9 +172,7 @@ def _promises(met: Sequence[Case]) -> tuple[Finding, ...]:
     reach = largest(-math.inf, *(1 / case.check.reach.ratio for case in met))
     excess = largest(-math.inf, *(case.check.omega - case.promise.gamma for case in met))
     return (
-        corrected(
-            "n_broken", n_broken, "number of cases in which the condition is met and a promise is broken", high=0
-        ),
+        corrected("n_broken", n_broken, "cases in which the condition is met and a promise is broken", high=0),
         corrected("worst_rate", rate, "largest 1 − c_t over γ^t(1 − c_0)", low=0, high=1 + 1e-9),
         corrected("worst_reach", reach, "largest ‖w(t) − w(0)‖ over the radius of B_γ", low=0, high=1 + 1e-9),
         corrected("worst_omega_on_the_way", excess, "largest ω − γ along the iteration", high=1e-9),
@@ -203,15 +187,9 @@ def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
     n_resting = sum(case.converged for case in cases)
     residual = largest(*(residual for residual, _ in ends))
     return (
-        corrected(
-            "n_met_with_a_pattern_before", n_met, "cases with some u_j^T u_m > 0 that meet the condition", high=0
-        ),
-        corrected(
-            "n_that_converge_with_a_pattern_before", n_resting, "number in which the iteration comes to rest", high=0
-        ),
-        corrected(
-            "flow_residual_with_a_pattern_before", residual, "the flow comes to rest: largest ‖A(w)w − λw‖/λ", high=1e-3
-        ),
+        corrected("n_met_with_a_pattern_before", n_met, "cases with u_j^T u_m > 0 that meet the condition", high=0),
+        corrected("n_that_converge_with_a_pattern_before", n_resting, "cases in which the iteration converges", high=0),
+        corrected("flow_residual_with_a_pattern_before", residual, "the flow rests: largest ‖A(w)w − λw‖/λ", high=1e-3),
         *shown(
             n_cases_with_a_pattern_before=len(cases),
             flow_distance_with_a_pattern_before=largest(*(distance for _, distance in ends)),
@@ -220,22 +198,14 @@ def _with_a_pattern_before(cases: Sequence[Case]) -> tuple[Finding, ...]:
 
 
 def _cases_dataset(cases: Sequence[Case]) -> xr.Dataset:
-    columns = {
-        "size": [case.size for case in cases],
-        "noise": [case.noise for case in cases],
-        "distance": [case.distance for case in cases],
-        "met": [float(case.promise.met) for case in cases],
-        "gamma": [case.promise.gamma for case in cases],
-        "omega": [case.promise.omega for case in cases],
-        "lipschitz": [case.promise.constants.lipschitz for case in cases],
-        "curvature": [case.promise.constants.curvature for case in cases],
-        "gap": [case.promise.constants.gap for case in cases],
-        "rate": [case.check.rate.measured for case in cases],
-        "reach": [case.check.reach.measured for case in cases],
-        "radius": [case.promise.radius for case in cases],
-        "sphere_omega": [case.sphere_omega for case in cases],
-    }
-    variables = {name: ("case", np.asarray(values, dtype=float)) for name, values in columns.items()}
+    rows = [
+        {name: getattr(case, name) for name in ("size", "noise", "distance", "sphere_omega")}
+        | {name: getattr(case.promise, name) for name in ("met", "gamma", "omega", "radius")}
+        | {name: getattr(case.promise.constants, name) for name in ("lipschitz", "curvature", "gap")}
+        | {name: getattr(case.check, name).measured for name in ("rate", "reach")}
+        for case in cases
+    ]
+    variables = {name: ("case", np.array([row[name] for row in rows], dtype=float)) for name in rows[0]}
     return xr.Dataset(variables, coords={"model": ("case", [case.kind for case in cases])})
 
 

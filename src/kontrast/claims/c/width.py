@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kontrast.claims.evidence import Evidence, Finding, Panel, Style, Verdict, corrected, curve, judged, printed, shown
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.data import Dataset, draw_patches
@@ -36,15 +36,10 @@ NUDGE = 0.3  # length of the vector added to a start of length 1
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Patches or images in their principal coordinates, raw and whitened.
+    """Patches or images in their principal coordinates, raw and whitened."""
 
-    Attributes:
-        raw: (n, r): coordinates of falling variance, centred.
-        white: (n, w): the first w of them at variance 1.
-    """
-
-    raw: Tensor
-    white: Tensor
+    raw: Tensor  # (n, r): coordinates of falling variance, centred
+    white: Tensor  # (n, w): the first w of them at variance 1
 
     @classmethod
     def of(cls, data: Dataset, side: int | None, n: int, n_white: int, seed: int, device: str) -> Samples:
@@ -170,27 +165,17 @@ def _collected(raw: Sequence[Collection], white: Sequence[Collection], table: xr
     growth_white = _mean(each.growth for each in white)
     ratio = float((table.collected / table.predicted).sel(samples="whitened").mean())
     stable = _mean(float(each.stable.double().mean()) for each in found)
+    at_first = _mean(float(f.basins[f.weights[:, 0].abs() > MATCHED].sum()) for f in (each.found for each in raw))
     return (
-        printed(
-            "relu_growth_as_they_are", growth, f"raw samples: patterns of the widest layer over those of {FEW}", low=1.5
-        ),
+        printed("relu_growth_as_they_are", growth, f"raw: patterns of the widest layer over those of {FEW}", low=1.5),
         corrected("relu_growth_as_they_are", growth, "this ratio: hardly any growth", high=1.3),
-        corrected(
-            "relu_patterns_as_they_are", n_raw, "ReLU, raw samples: number of patterns, two or three", low=1.5, high=4
-        ),
-        corrected(
-            "relu_growth_white",
-            growth_white,
-            f"whitened samples: patterns of the widest layer over those of {FEW}",
-            low=1.5,
-        ),
-        corrected(
-            "collected_over_foretold", ratio, "whitened: patterns over the collector's curve", low=0.85, high=1.15
-        ),
+        corrected("relu_patterns_as_they_are", n_raw, "ReLU, raw: number of patterns, two or three", low=1.5, high=4),
+        corrected("relu_growth_white", growth_white, "whitened samples: the same ratio", low=1.5),
+        corrected("collected_over_foretold", ratio, "whitened: patterns over collector's curve", low=0.85, high=1.15),
         corrected("share_stable", stable, "share of the patterns that are stable", low=0.99),
         *shown(
             relu_patterns_white=_mean(len(each.shares) for each in white),
-            share_at_first_component=_mean(_share_at_first(each.found) for each in raw),
+            share_at_first_component=at_first,
             share_maximal=_mean(float(each.maximal.double().mean()) for each in found),
             share_certified=_mean(float(each.certified.double().mean()) for each in found),
         ),
@@ -205,11 +190,6 @@ def _patterns(x: Tensor, n_starts: int, seed: int, **options: Any) -> Collection
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
-
-
-def _share_at_first(found: LMEs) -> float:
-    """The share of the starts that ended at ± the first principal component."""
-    return float(found.basins[found.weights[:, 0].abs() > MATCHED].sum())
 
 
 def _linear_move(x: Tensor, seed: int) -> float:
@@ -238,18 +218,10 @@ def _lottery(chosen: Chosen) -> tuple[Finding, ...]:
         nudged.append(float((first == near).double().mean()))
         chances.append(float((patterns.shares**2).sum()))
         ratios.append(another[-1] / chances[-1])
-    ratio = _mean(ratios)
+    ratio, words = _mean(ratios), "how often another start finds the same pattern, over Σp²"
     return (
-        corrected(
-            "ticket_another_start_over_chance",
-            ratio,
-            "how often another start finds the same pattern, over Σp²",
-            low=0.6,
-            high=1.6,
-        ),
-        corrected(
-            "ticket_nudged_start", _mean(nudged), "how often a start near a filter's own finds its pattern", low=0.5
-        ),
+        corrected("ticket_another_start_over_chance", ratio, words, low=0.6, high=1.6),
+        corrected("ticket_nudged_start", _mean(nudged), "share of nudged starts that find the same pattern", low=0.5),
         *shown(ticket_another_start=_mean(another), ticket_chance=_mean(chances)),
     )
 
@@ -269,21 +241,15 @@ def _joint_network(chosen: Chosen, n_filters: int) -> tuple[Finding, ...]:
         together = power_iteration(field, starts, max_steps=150, tolerance=1e-5).weights
         alone = _trained(x, starts)
         for name, w in zip(shares, (together, alone, starts), strict=True):
-            shares[name].append(_share_matched(patterns.found, w))
+            shares[name].append(float((patterns.found.match(w).cosines > MATCHED).double().mean()))
         places.append(_places(together) / _places(alone))
         pull = field.product(together)
         unrest.append(float((1 - (pull * together).sum(1) / pull.norm(dim=1)).median()))  # 1 − cos of w and A(w)w
     return (
         corrected("joint_at_a_pattern", _mean(shares.pop("")), "share of InfoNCE's filters at a pattern", high=0.8),
-        corrected(
-            "joint_places_over_alone", _mean(places), "number of their ends over that of filters trained alone", low=1.2
-        ),
+        corrected("joint_places_over_alone", _mean(places), "number of their ends over that of filters alone", low=1.2),
         *shown(joint_unrest=_mean(unrest), **{f"joint_at_a_pattern{name}": _mean(of) for name, of in shares.items()}),
     )
-
-
-def _share_matched(found: LMEs, filters: Tensor) -> float:
-    return float((found.match(filters).cosines > MATCHED).double().mean())
 
 
 def _places(filters: Tensor) -> int:
@@ -319,35 +285,21 @@ def _by_width(
     )
 
 
-_LINES: tuple[tuple[str, str, Style], ...] = (("collected", "", "line"), ("predicted", "predicted, ", "dashed"))
-
-
 def _width_panels(table: xr.Dataset) -> list[Panel]:
-    means = table.mean("seed")
-    return [
-        Panel(
-            f"ReLU filters on {'raw' if name == 'as they are' else name} samples",
-            "filters K",
-            "patterns",
-            tuple(
-                curve(f"{label}{kind}", means.width, means[variable].sel(samples=name, kind=kind), style)
-                for kind in KINDS
-                for variable, label, style in _LINES
-            ),
-            y_log=False,
-        )
-        for name in table.samples.values
-    ]
+    means, panels = table.mean("seed"), []
+    for name in table.samples.values:
+        curves = []
+        for kind in KINDS:
+            of = means.sel(samples=name, kind=kind)
+            curves.append(curve(kind, of.width, of.collected))
+            curves.append(curve(f"predicted, {kind}", of.width, of.predicted, "dashed"))
+        title = f"ReLU filters on {'raw' if name == 'as they are' else name} samples"
+        panels.append(Panel(title, "filters K", "patterns", tuple(curves), y_log=False))
+    return panels
 
 
 def _temperature_panel(temperatures: Sequence[float], counts: Array, uniform: float) -> Panel:
-    return Panel(
-        "Whitened 7 × 7 patches: Gaussian α of the samples",
-        "τ in median squared distances",
-        "patterns",
-        (
-            curve("Gaussian α", temperatures, counts.mean(0)),
-            curve("uniform α", temperatures, [uniform] * len(temperatures), "dashed"),
-        ),
-        y_log=False,
-    )
+    gaussian = curve("Gaussian α", temperatures, counts.mean(0))
+    flat = curve("uniform α", temperatures, [uniform] * len(temperatures), "dashed")
+    title, x_label = "Whitened 7 × 7 patches: Gaussian α of the samples", "τ in median squared distances"
+    return Panel(title, x_label, "patterns", (gaussian, flat), y_log=False)

@@ -78,12 +78,8 @@ def _printed_bounds(data: xr.Dataset) -> tuple[Finding, ...]:
         printed("residual_over_57", _most(data.printed_residual), "residual over (57), at every step", high=WITHIN),
         printed("path_over_58", _most(data.printed_path), "path over (58)", high=WITHIN),
         printed("drift_over_59", _most(data.printed_drift), "drift over (59)", high=WITHIN),
-        printed(
-            "remainder_over_110", _most(data.printed_remainder), "Taylor remainder over the sum of (110)", high=WITHIN
-        ),
-        corrected(
-            "times_too_large_58", float(np.median(last.times_path)), "(58) over the path at the largest width", low=10
-        ),
+        printed("remainder_over_110", _most(data.printed_remainder), "Taylor remainder over (110) summed", high=WITHIN),
+        corrected("times_too_large_58", float(np.median(last.times_path)), "(58) over the path, largest width", low=10),
         corrected("times_too_large_59", float(np.median(last.times_drift)), "(59) over the drift there", low=1e4),
         *shown(
             times_too_large_B3=float(np.median(last.times_gap)),
@@ -95,23 +91,13 @@ def _printed_bounds(data: xr.Dataset) -> tuple[Finding, ...]:
 def _sharp_bounds(data: xr.Dataset) -> tuple[Finding, ...]:
     """The bounds corrected and sharpened, for descent and for the flow."""
     names = ("residual", "path", "drift", "remainder", "gap")
-    worst = largest(*(_most(data[f"sharp_{name}"]) for name in names))
+    worst, new_point = largest(*(_most(data[f"sharp_{name}"]) for name in names)), _most(data.gronwall_new)
     return (
         corrected("gap_over_B3", _most(data.printed_gap), "descent: ‖f − f_lin‖ over 18K³R_0²/(λ²√n)", high=WITHIN),
         corrected("worst_over_sharp", worst, "largest measured value over its sharp bound", high=WITHIN),
-        corrected(
-            "gronwall_over_printed", _most(data.gronwall_printed), "flow: ‖f − f_lin‖ over step 4's bound", high=WITHIN
-        ),
-        corrected(
-            "gronwall_over_sharp", _most(data.gronwall_sharp), "flow: over (119), integrated", low=0.1, high=WITHIN
-        ),
-        corrected(
-            "new_point_over_bound",
-            _most(data.gronwall_new),
-            "flow: at new points, over (21) corrected",
-            low=0.01,
-            high=WITHIN,
-        ),
+        corrected("gronwall_over_printed", _most(data.gronwall_printed), "flow: gap over step 4's bound", high=WITHIN),
+        corrected("gronwall_over_sharp", _most(data.gronwall_sharp), "over (119), integrated", low=0.1, high=WITHIN),
+        corrected("new_point_over_bound", new_point, "flow: new points, over (21) corrected", low=0.01, high=WITHIN),
     )
 
 
@@ -123,19 +109,10 @@ def _proved(data: xr.Dataset) -> tuple[Finding, ...]:
     over_trivial = _most(last.kind_bound / last.kind_trivial)
     error = float(last.kernel_error.mean())
     return (
-        corrected(
-            "share_proved_at_the_largest_width",
-            share,
-            "kind digits: share of networks that meet all assumptions",
-            low=0.5,
-        ),
+        corrected("share_proved_at_the_largest_width", share, "kind digits: share that meets all assumptions", low=0.5),
         corrected("worst_over_proved", worst, "largest measured value over its proved bound", high=WITHIN),
-        corrected(
-            "proved_gap_over_trivial", over_trivial, "proved bound on the gap over 2R_0, which needs no theorem", high=1
-        ),
-        corrected(
-            "kernel_error_at_the_largest_width", error, "‖Θ − Θ̂_0‖ over λ_max, with Θ the NNGP kernel", high=0.05
-        ),
+        corrected("proved_gap_over_trivial", over_trivial, "proved bound on the gap over the trivial 2R_0", high=1),
+        corrected("kernel_error_at_the_largest_width", error, "‖Θ − Θ̂_0‖ over λ_max, Θ the NNGP kernel", high=0.05),
     )
 
 
@@ -144,16 +121,10 @@ def _scaling(data: xr.Dataset) -> tuple[Finding, ...]:
     needed = float(data.plain_width.min())
     first_layer = width_law(data.first_layer)
     return (
-        corrected(
-            "exponent_of_first_layer", first_layer, "the first layer's part of Θ̂_0 falls as 1/n", low=-1.1, high=-0.9
-        ),
-        corrected(
-            "exponent_of_slope", width_law(data.slope), "at depth one K of (56) falls as n^−1/2", low=-0.55, high=-0.4
-        ),
+        corrected("exponent_of_first_layer", first_layer, "first layer of Θ̂_0 falls as 1/n", low=-1.1, high=-0.9),
+        corrected("exponent_of_slope", width_law(data.slope), "K of (56) falls as n^−1/2", low=-0.55, high=-0.4),
         corrected("log10_width_of_91", math.log10(needed), "log10 of the width that (91) requires", low=11),
-        informative(
-            "width_of_91_over_largest", needed / max(data.width.values), "required width over the largest here", high=1
-        ),
+        informative("width_of_91_over_largest", needed / max(data.width.values), "required over largest width", high=1),
         *shown(
             exponent_of_drift=width_law(data.drift),
             exponent_of_gap=width_law(data.gap),
@@ -174,15 +145,12 @@ def _on_plain(setting: Setting, width: int, seed: int, n_steps: int, steps: list
     task = task_of(setting, N_PLAIN, seed, kind=False)
     run = Descent.of(task, width, seed, n_steps)
     found = jacobian_at(run.net, task.x, list(run.points.values())[1:])
-    shares = {f"{form}_{name}": share for form in FORMS for name, share in run.shares(found, form).items()}
     printed = run.bounds(found, "printed")
     return {
-        **shares,
+        **{f"{form}_{name}": share for form in FORMS for name, share in run.shares(found, form).items()},
         **{f"times_{name}": printed[name].ratio for name in ("path", "drift", "gap")},
-        "drift": printed["drift"].measured,
-        "drift_bound": printed["drift"].value,
-        "gap": printed["gap"].measured,
-        "gap_bound": printed["gap"].value,
+        **{name: printed[name].measured for name in ("drift", "gap")},
+        **{f"{name}_bound": printed[name].value for name in ("drift", "gap")},
         "smallest": run.constants.smallest_start,
         "kernel_error": run.constants.kernel_error / run.constants.largest,
         "first_layer": float(empirical_ntk(run.net, task.x, only=["hidden"]).norm()) / width,
@@ -226,50 +194,37 @@ def _widths_by_size(setting: Setting) -> Panel:
             for form in FORMS:
                 name = f"{'(91)' if form == 'printed' else 'sharp'}, {'kind ' if kind else ''}digits"
                 found.setdefault(name, []).append(required_width(constants, start, form=form))
-    return Panel(
-        "The width that the proof requires",
-        "number of samples",
-        "width n",
-        tuple(curve(name, SIZES, widths) for name, widths in found.items()),
-    )
+    curves = tuple(curve(name, SIZES, widths) for name, widths in found.items())
+    return Panel("The width that the proof requires", "number of samples", "width n", curves)
 
 
 def _residual_panel(data: xr.Dataset) -> Panel:
     later = data.isel(width=-1).sel(step=data.step > 0)
-    return Panel(
-        f"Ten digits, width {int(data.width[-1])}: the residual",
-        "step t",
-        "‖f_t − Y‖",
-        (
-            curve("measured", later.step, seed_mean(later.residual)),
-            curve("(57)", later.step, seed_mean(later.residual_bound), "dashed"),
-        ),
+    curves = (
+        curve("measured", later.step, seed_mean(later.residual)),
+        curve("(57)", later.step, seed_mean(later.residual_bound), "dashed"),
     )
+    return Panel(f"Ten digits, width {int(data.width[-1])}: the residual", "step t", "‖f_t − Y‖", curves)
 
 
 def _width_panel(data: xr.Dataset) -> Panel:
-    pairs = {"‖Θ̂_t − Θ̂_0‖": ("drift", "(59)"), "‖f − f_lin‖": ("gap", "18K³R_0²/(λ²√n)")}
-    curves = []
-    for label, (name, bound) in pairs.items():
-        curves.append(curve(label, data.width, seed_mean(data[name])))
-        curves.append(curve(bound, data.width, seed_mean(data[f"{name}_bound"]), "dashed"))
-    curves.append(
-        curve("λ_0: a bound on the drift above it says nothing", data.width, seed_mean(data.smallest), "plain")
+    curves = (
+        curve("‖Θ̂_t − Θ̂_0‖", data.width, seed_mean(data.drift)),
+        curve("(59)", data.width, seed_mean(data.drift_bound), "dashed"),
+        curve("‖f − f_lin‖", data.width, seed_mean(data.gap)),
+        curve("18K³R_0²/(λ²√n)", data.width, seed_mean(data.gap_bound), "dashed"),
+        curve("λ_0: a bound on the drift above it says nothing", data.width, seed_mean(data.smallest), "plain"),
     )
-    return Panel("Ten digits: measured values and their bounds", "width n", "measured and bound", tuple(curves))
+    return Panel("Ten digits: measured values and their bounds", "width n", "measured and bound", curves)
 
 
 def _kind_panel(data: xr.Dataset) -> Panel:
     finite = data.kind_bound.where(np.isfinite(data.kind_bound)).mean("seed")
-    return Panel(
-        "Three kind digits: a proved bound",
-        "width n",
-        "sup ‖f − f_lin‖",
-        (
-            curve("descent", data.width, seed_mean(data.kind_gap)),
-            curve("flow", data.width, seed_mean(data.flow_gap)),
-            curve("proved, if a ball closes", data.width, finite, "dashed"),
-            curve("Grönwall, with the measured drift", data.width, seed_mean(data.flow_bound), "dashed"),
-            curve("2R_0, without any theorem", data.width, seed_mean(data.kind_trivial), "plain"),
-        ),
+    curves = (
+        curve("descent", data.width, seed_mean(data.kind_gap)),
+        curve("flow", data.width, seed_mean(data.flow_gap)),
+        curve("proved, if a ball closes", data.width, finite, "dashed"),
+        curve("Grönwall, with the measured drift", data.width, seed_mean(data.flow_bound), "dashed"),
+        curve("2R_0, without any theorem", data.width, seed_mean(data.kind_trivial), "plain"),
     )
+    return Panel("Three kind digits: a proved bound", "width n", "sup ‖f − f_lin‖", curves)

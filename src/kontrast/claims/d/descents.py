@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from kontrast.bounds import Bound, Form
+from kontrast.claims.d.networks import Network
 from kontrast.claims.panels import log_steps
 from kontrast.claims.setting import Setting, generator, largest
 from kontrast.dynamics import Problem, Snapshot, gradient_descent
@@ -41,16 +42,8 @@ class Task:
 
     def net(self, width: int, seed: int) -> MLP:
         """A tanh network of this width in the standard parametrisation."""
-        return MLP(
-            self.x.shape[1],
-            width,
-            1,
-            activation="tanh",
-            parametrization="standard",
-            generator=generator("net of B.2", seed, width),
-            dtype=torch.float64,
-            device=self.x.device,
-        )
+        draw = generator("net of B.2", seed, width)
+        return Network("tanh", "standard").net(self.x.shape[1], width, 1, draw, self.x.device)
 
     def rate(self, net: MLP) -> float:
         """η_0 = 1/λ_max of Θ, or of Θ̂_0 if the first layer's part of it, d/n of the rest, is large."""
@@ -59,10 +52,7 @@ class Task:
 
 
 def task_of(setting: Setting, n: int, seed: int, *, kind: bool) -> Task:
-    """Raw digits; or `kind` ones, whose kernel is far better conditioned.
-
-    Kind digits are centred, of length √d, and of different classes as far as possible.
-    """
+    """Raw digits; or `kind` ones, for a well-conditioned kernel: centred, of length √d, of different classes first."""
     dataset = setting.dataset()
     sample = dataset.subsample(min(len(dataset), 10 * (n + N_NEW)), generator=generator("samples of B.2", seed))
     x, labels = sample.rows, torch.arange(len(sample)) if sample.y is None else sample.y
@@ -143,10 +133,7 @@ class Descent:
             paths=run.records["move"].cumsum(0),
             gaps=(run.outputs - task.targets - linear).flatten(1).norm(dim=1).cpu(),
             drifts={step: float((K - kernels[0]).norm()) for step, K in kernels.items()},
-            remainders={
-                step: float((net.at(point, task.x) - linearized(point, task.x)).norm())
-                for step, point in watch.points.items()
-            },
+            remainders={t: float((net.at(p, task.x) - linearized(p, task.x)).norm()) for t, p in watch.points.items()},
         )
 
     def bounds(self, ball: JacobianBall, form: Form) -> dict[str, Bound]:
@@ -170,13 +157,11 @@ class Descent:
             found["residual"].append(float(self.residuals[t]) / residual.value)
             found["path"].append(float(self.paths[t]) / path.value)
             if t in self.remainders:
-                found["remainder"].append(
-                    self.remainders[t] / taylor_remainder(self.constants, ball, step=t, form=form).value
-                )
+                remainder = taylor_remainder(self.constants, ball, step=t, form=form)
+                found["remainder"].append(self.remainders[t] / remainder.value)
         last = self.bounds(ball, form)
-        return {name: largest(*values) for name, values in found.items()} | {
-            name: 1 / last[name].ratio for name in ("drift", "gap")
-        }
+        found |= {name: [1 / last[name].ratio] for name in ("drift", "gap")}
+        return {name: largest(*values) for name, values in found.items()}
 
 
 def _kernel(net: MLP, x: Tensor, point: Parameters | None = None, y: Tensor | None = None) -> Tensor:
@@ -219,13 +204,12 @@ class Flow:
             gaps.append(float((net.at(point, task.x) - task.targets - first + K_0 @ weights).norm()))
             new_gaps.append(float((net.at(point, task.new) - at_new + cross @ weights).abs().max()))
             if step in kept:
-                drift = max(drift, _spectral_norm(_kernel(net, task.x, point) - K_0))
+                drift = max(drift, float(torch.linalg.matrix_norm(_kernel(net, task.x, point) - K_0, 2)))
                 moved = _kernel(net, task.new, point, task.x) - cross
                 cross_drift = max(cross_drift, float(moved.norm(dim=1).max()))
         bounds = {form: gronwall(constants, drift, form=form) for form in FORMS}
-        new_bound = gronwall_at_new_point(
-            constants, drift, cross_norm=float(cross.norm(dim=1).max()), cross_drift=cross_drift
-        )
+        cross_norm = float(cross.norm(dim=1).max())
+        new_bound = gronwall_at_new_point(constants, drift, cross_norm=cross_norm, cross_drift=cross_drift)
         shares: dict[str, float] = {form: max(gaps) / bound.value for form, bound in bounds.items()}
         for k in range(1, len(gaps)):  # and at every time
             for form in FORMS:
@@ -254,7 +238,3 @@ def flow_points(net: MLP, task: Task, rate: float, n_steps: int) -> Iterator[Par
         d = slope(moved(rate, c))
         point = {n: p + rate / 6 * (a[n] + 2 * b[n] + 2 * c[n] + d[n]) for n, p in point.items()}
         yield point
-
-
-def _spectral_norm(matrix: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(matrix, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,12 +58,8 @@ def critical_rate(setting: Setting) -> Evidence:
         *_limits(setting),
         *_shares_converged(runs),
         *_catapult_summary(runs),
-        corrected(
-            "exponent_peak", width_law(peaks.peak), "exponent in the width of the loss's peak", low=0.7, high=1.3
-        ),
-        corrected(
-            "peak_step_slope", slope, "slope of the peak's step in the logarithm of the width", low=0.4, high=1.6
-        ),
+        corrected("exponent_peak", width_law(peaks.peak), "width exponent of the loss's peak", low=0.7, high=1.3),
+        corrected("peak_step_slope", slope, "slope of the peak's step in the log of the width", low=0.4, high=1.6),
         data=xr.merge([runs, peaks], join="outer"),
         panels=[*_run_panels(setting, width), _ending_panel(runs), _peak_panel(peaks)],
         setting={"n_samples": N, "d_in": D, "d_out": 1, "width": width, "n_steps": n_steps},
@@ -73,19 +70,11 @@ def _limits(setting: Setting) -> tuple[Finding, ...]:
     """The worst of `linear_limits` over some networks."""
     found = [linear_limits(setting, seed) for seed in setting.seeds(quick=1, full=4, paper=4)]
     worst = {name: largest(*(each[name] for each in found)) for name in found[0]}
+    linear = worst["linear_limit_error"]
     return (
-        printed(
-            "critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): relative error", high=1e-6
-        ),
-        corrected(
-            "linear_limit_error",
-            worst["linear_limit_error"],
-            "the linear model diverges from 2/λ_max on: error",
-            high=0.01,
-        ),
-        corrected(
-            "lanczos_error", worst["lanczos_error"], "λ_max by Lanczos, without the kernel: relative error", high=1e-6
-        ),
+        printed("critical_error", worst["critical_error"], "(80) holds up to 2/(λ_min + λ_max): error", high=1e-6),
+        corrected("linear_limit_error", linear, "the linear model diverges from 2/λ_max on: error", high=0.01),
+        corrected("lanczos_error", worst["lanczos_error"], "λ_max by Lanczos, without the kernel: error", high=1e-6),
         *shown(critical_over_stable=worst["critical_over_stable"]),
     )
 
@@ -124,17 +113,8 @@ def _last(holds: Callable[[float], bool], near: float, *, n_rounds: int) -> floa
     return (low + high) / 2
 
 
-def train_at(
-    setting: Setting,
-    network: Network,
-    width: int,
-    seed: int,
-    multiple: float,
-    *,
-    n_steps: int,
-    record_at: Sequence[int],
-) -> Trajectory:
-    """Training at a multiple of 2/λ_max, recording the kernel's largest eigenvalue over 2/η."""
+def train_at(setting: Setting, network: Network, width: int, seed: int, multiple: float, **options: Any) -> Trajectory:
+    """Train at a multiple of 2/λ_max, with options of `gradient_descent`; record the kernel's λ_max over 2/η."""
     x = sample(setting, N, centered=network.centered).x
     net = net_of(setting, network, width, seed=seed, d_out=1)
     rate = multiple * learning_rates(empirical_ntk(net, x)).stable
@@ -148,9 +128,8 @@ def train_at(
         parameters_of(net),
         regression_problem(x, targets_of(network, x, d_out=1)),
         learning_rate=rate,
-        n_steps=n_steps,
-        record_at=record_at,
         recorders={"sharpness": sharpness},
+        **options,
     )
 
 
@@ -200,19 +179,12 @@ def _shares_converged(runs: xr.Dataset) -> tuple[Finding, ...]:
         return corrected(name, shares[name], statement, low=low, high=high)
 
     least = {at: min(shares[f"{network.name}_at_{at}"] for network in TRAINED) for at in ("0.9", "1.5")}
+    shallow = ("linear", "tanh", "relu")  # networks of one hidden layer
     return (
         printed("least_at_0.9", least["0.9"], "below it all networks converge: smallest share of runs", low=1),
-        corrected(
-            "least_at_1.5", least["1.5"], "at 1.5 times 2/λ_max all still converge: smallest share", low=0.9, high=1.0
-        ),
-        *(
-            share(f"{name}_at_2.5", f"{name}, one hidden layer: most runs diverge at 2.5 times", high=0.5)
-            for name in ("linear", "tanh", "relu")
-        ),
-        *(
-            share(f"{name}_at_4", f"{name}: all runs diverge at 4 times", high=0)
-            for name in ("linear", "tanh", "tanh_2")
-        ),
+        corrected("least_at_1.5", least["1.5"], "at 1.5 times all still converge: smallest share", low=0.9, high=1.0),
+        *(share(f"{name}_at_2.5", f"{name}: most runs diverge at 2.5 times", high=0.5) for name in shallow),
+        *(share(f"{name}_at_4", f"{name}: all diverge at 4 times", high=0) for name in ("linear", "tanh", "tanh_2")),
         share("relu_2_at_2.5", "two layers of ReLU still converge at 2.5 times", low=0.9),
         share("relu_cone_at_2.5", "so does one layer if the inputs share a direction", low=0.9),
         *shown(**shares),
@@ -228,9 +200,7 @@ def _catapult_summary(runs: xr.Dataset) -> tuple[Finding, ...]:
     grown = float(values("peak", [1.5]).mean(axis=(1, 2)).min())
     sharpness = float(values("sharpness", [1.5]).max())
     return (
-        printed(
-            "peak_below", float(values("peak", [0.9]).max()), "below it no loss grows: peak over the start", high=1.1
-        ),
+        printed("peak_below", float(values("peak", [0.9]).max()), "below it no loss grows: peak over start", high=1.1),
         corrected("peak_at_1.5", grown, "at 1.5 times 2/λ_max the loss first grows: its peak over the start", low=1.2),
         corrected("sharpness_after_1.5", sharpness, "until λ_max is below 2/η: largest λ_max η/2 at the end", high=1.0),
     )
@@ -238,11 +208,9 @@ def _catapult_summary(runs: xr.Dataset) -> tuple[Finding, ...]:
 
 def _run_panels(setting: Setting, width: int) -> list[Panel]:
     """Loss and largest eigenvalue over time at some multiples, for one tanh network."""
-    n_steps, losses, sharpness = 60, [], []
+    losses, sharpness = [], []
     for multiple in (0.9, 1.1, 1.5, 1.9, 2.5):
-        run = train_at(
-            setting, Network("tanh"), width, 0, multiple, n_steps=n_steps, record_at=range(0, n_steps + 1, 2)
-        )
+        run = train_at(setting, Network("tanh"), width, 0, multiple, n_steps=60, record_at=range(0, 61, 2))
         label, ratio = f"η = {multiple:g}·2/λ_max", run.losses / run.losses[0]
         losses.append(curve(label, range(len(ratio)), ratio.clamp(max=1e12), "plain"))
         sharpness.append(curve(label, run.steps, run.records["sharpness"], "plain"))
@@ -263,9 +231,5 @@ def _ending_panel(runs: xr.Dataset) -> Panel:
 
 def _peak_panel(peaks: xr.Dataset) -> Panel:
     heights = seed_mean(peaks.peak)
-    return Panel(
-        "Peak of the loss at 1.5 times 2/λ_max",
-        "width n",
-        "largest loss over that at the start",
-        (curve("tanh", peaks.width, heights), guide(peaks.width, heights, 1.0, "n")),
-    )
+    curves = (curve("tanh", peaks.width, heights), guide(peaks.width, heights, 1.0, "n"))
+    return Panel("Peak of the loss at 1.5 times 2/λ_max", "width n", "largest loss over that at the start", curves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ RIDGE_SAMPLES = (16, 64, 160, 230)
 DIGIT_SAMPLES = (20, 50, 100, 200, 350)
 SPHERE_SAMPLES = (16, 64, 128)
 RIDGES = (0.01, 0.1)  # for k(x, x) = 1.5
+ERROR, LEARNED, UNSEEN = "test error", "learnability", "error at unseen points"
 TASKS = ("even or odd", "below five", "value", "all ten digits", "random")
 SINGLE = tuple(f"{digit}" for digit in range(10))
 
@@ -67,6 +69,8 @@ def predicted(setting: Setting) -> Evidence:
     """Hypercube, circle, spheres, digits and the kernel of a contrastive model: predictions beside regressions."""
     on_cube, spheres = _cube_study(setting), _sphere_study(setting)
     digits, contrastive = _digits_study(setting), _contrastive_study(setting)
+    unseen = "400 digits, NTK: error at unseen digits, one κ per point"
+    labels = "Kernel of a contrastive model: learnability of labels"
     return judged(
         *on_cube.findings,
         *_other_domains(setting, spheres),
@@ -75,18 +79,13 @@ def predicted(setting: Setting) -> Evidence:
         data=digits.data(),
         panels=[
             *on_cube.panels,
-            digits.error_panel("400 digits, NTK: test error", ("even or odd", "below five", "all ten digits")),
-            digits.unseen_panel("400 digits, NTK: error at unseen digits, one κ per point", ("even or odd", "1", "8")),
-            contrastive.learnability_panel("Kernel of a contrastive model: learnability of labels"),
+            digits.panel("400 digits, NTK: test error", ERROR, ("even or odd", "below five", "all ten digits")),
+            digits.panel(unseen, UNSEEN, ("even or odd", "1", "8")),
+            contrastive.panel(labels, LEARNED, ("0", "1", "8", "even or odd", "random")),
             _sphere_panel(spheres),
         ],
-        setting={
-            **on_cube.setting,
-            "digits": DOMAIN,
-            "samples of digits": list(DIGIT_SAMPLES),
-            "spheres": list(spheres),
-            "samples of spheres": list(SPHERE_SAMPLES),
-        },
+        setting={**on_cube.setting, "digits": DOMAIN, "samples of digits": list(DIGIT_SAMPLES)}
+        | {"spheres": list(spheres), "samples of spheres": list(SPHERE_SAMPLES)},
     )
 
 
@@ -100,13 +99,7 @@ def _other_domains(setting: Setting, spheres: Mapping[int, float]) -> tuple[Find
     saturated_kappa, saturated_apart = _saturated(setting)
     in_pairs = _pairs_error(setting)
     return (
-        corrected(
-            "rms_hypercube_in_pairs",
-            in_pairs,
-            "no biases, so x and −x are a pair and the law fails: rms error of L",
-            low=0.03,
-            high=1.0,
-        ),
+        corrected("rms_hypercube_in_pairs", in_pairs, "no biases, x pairs with −x: rms error of L", low=0.03, high=1.0),
         _at_most("saturated_kappa", saturated_kappa, "κ when n reaches the rank, without a ridge", 0.0),
         _at_most("saturated_apart", saturated_apart, "L is 1 there, predicted and measured: largest error", EXACT),
         _at_most("rms_circle", _circle_error(setting), "128 points of a circle: rms error of L", 0.05),
@@ -121,39 +114,21 @@ def _digit_findings(digits: _LabelStudy) -> tuple[Finding, ...]:
     ratio = "test error predicted over measured, minus 1"
     at_points = digits.worst(TASKS, at_points=True)
     return (
-        _at_most(
-            "worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"400 digits, n ≤ 100: {ratio}", 0.08
-        ),
-        corrected(
-            "worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all points: {ratio}", low=0.1
-        ),
-        _at_most(
-            "worst_error_ratio_kappa_a_point", at_points, "one κ per point: error at unseen digits, ratio minus 1", 0.08
-        ),
-        _at_most(
-            "single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same for single digits", 0.15
-        ),
+        _at_most("worst_error_ratio_digits", digits.worst(TASKS, up_to=DOMAIN // 4), f"n ≤ 100: {ratio}", 0.08),
+        corrected("worst_error_ratio_one_kappa", digits.worst(TASKS), f"n ≤ 350, one κ for all: {ratio}", low=0.1),
+        _at_most("worst_error_ratio_kappa_a_point", at_points, "one κ per point, unseen digits: ratio minus 1", 0.08),
+        _at_most("single_digit_kappa_a_point", digits.worst(SINGLE, at_points=True), "the same, single digits", 0.15),
         *shown(single_digit_one_kappa=digits.worst(SINGLE)),
     )
 
 
 def _contrastive_findings(study: _LabelStudy) -> tuple[Finding, ...]:
     """Labels under the kernel of a contrastive model."""
-    ratio = study.worst(TASKS, at_points=True)
+    ratio, correlation = study.worst(TASKS, at_points=True), study.correlation
     return (
-        _at_most(
-            "worst_learnability_contrastive", study.learnability_apart, "contrastive kernel: largest error of L", 0.1
-        ),
-        _at_most(
-            "worst_error_ratio_contrastive", ratio, "its error at unseen digits, one κ per point: ratio minus 1", 0.08
-        ),
-        corrected(
-            "correlation_of_labels_contrastive",
-            study.correlation,
-            "smallest correlation of L, predicted and measured",
-            low=0.9,
-            high=1.0,
-        ),
+        _at_most("worst_learnability_contrastive", study.learnability_apart, "contrastive: largest error of L", 0.1),
+        _at_most("worst_error_ratio_contrastive", ratio, "unseen digits, one κ per point: ratio minus 1", 0.08),
+        corrected("correlation_of_labels_contrastive", correlation, "correlation of L over labels", low=0.9, high=1.0),
     )
 
 
@@ -171,19 +146,15 @@ def _cube_study(setting: Setting) -> _CubeStudy:
     K, basis, levels = cube(d, setting.device), parities(d), hypercube_spectrum(tangent_kernel(d), d)
     f = basis.functions.to(setting.device)
     plain = {n: measure_learning(K, f, n, n_draws=n_draws, generator=generator("cube", n)) for n in SAMPLES}
-    with_ridge = {
-        (n, ridge): by_level(
-            measure_learning(K, f, n, n_draws=n_ridged, generator=generator("cube with ridge", n), ridge=ridge), basis
-        ).cpu()
-        for n in RIDGE_SAMPLES
-        for ridge in ridges
-    }
-    means = {
-        n: plain[n] if n in plain else measure_learning(K, f, n, n_draws=10, generator=generator("shown", n))
-        for n in SHOWN
-    }
+    with_ridge = {}
+    for n, ridge in itertools.product(RIDGE_SAMPLES, ridges):
+        draw = generator("cube with ridge", n)
+        found = measure_learning(K, f, n, n_draws=n_ridged, generator=draw, ridge=ridge)
+        with_ridge[n, ridge] = by_level(found, basis).cpu()
+    rest = [n for n in SHOWN if n not in plain]
+    means = plain | {n: measure_learning(K, f, n, n_draws=10, generator=generator("shown", n)) for n in rest}
     panels = (
-        _cube_panel(levels, {n: by_level(found, basis).cpu() for n, found in means.items()}),
+        _cube_panel(levels, {n: by_level(means[n], basis).cpu() for n in SHOWN}),
         _ridge_panel(levels, with_ridge),
     )
     about = {"hypercube": 2**d, "draws": n_draws, "draws with ridge": n_ridged, "ridges": list(ridges)}
@@ -214,10 +185,8 @@ def _with_ridge(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor]) 
 
     words = "finite domain with a ridge"
     return (
-        printed(
-            "worst_ridge_unshifted", worst(_unshifted(levels)), f"{words}, as printed: largest error of L", high=0.02
-        ),
-        _at_most("worst_ridge_shifted", worst(levels), f"{words}, eigenvalues λ + δ/M: largest error of L", 0.02),
+        printed("worst_ridge_unshifted", worst(_unshifted(levels)), f"{words}, as printed: error of L", high=0.02),
+        _at_most("worst_ridge_shifted", worst(levels), f"{words}, eigenvalues λ + δ/M: error of L", 0.02),
     )
 
 
@@ -237,22 +206,12 @@ def _mixture_ratio(levels: Spectrum, basis: Parities, found: MeasuredLearning, n
 
 def _cube_panel(levels: Spectrum, measured: Mapping[int, Tensor]) -> Panel:
     sizes = np.unique(np.geomspace(1, levels.n_points, 40).round())
-    lines = torch.stack(
-        [predict_learning(levels, levels.counts, int(n), replacement=False).learnabilities for n in sizes]
-    )
-    return Panel(
-        "Hypercube 2^8: L = λ/(λ + κ) and measured",
-        "samples n",
-        "learnability of a parity",
-        (
-            *(curve(f"{k} coordinates, predicted", sizes, lines[:, k], "dashed") for k in (0, 1, 2, 3, 8)),
-            *(
-                curve(f"{k} coordinates", list(measured), [float(m[k]) for m in measured.values()])
-                for k in (0, 1, 2, 3, 8)
-            ),
-        ),
-        y_log=False,
-    )
+    expected = [predict_learning(levels, levels.counts, int(n), replacement=False).learnabilities for n in sizes]
+    lines, points, chosen = torch.stack(expected), torch.stack(list(measured.values())), (0, 1, 2, 3, 8)
+    curves = [curve(f"{k} coordinates, predicted", sizes, lines[:, k], "dashed") for k in chosen]
+    curves += [curve(f"{k} coordinates", list(measured), points[:, k]) for k in chosen]
+    title = "Hypercube 2^8: L = λ/(λ + κ) and measured"
+    return Panel(title, "samples n", "learnability of a parity", tuple(curves), y_log=False)
 
 
 def _ridge_panel(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor]) -> Panel:
@@ -263,18 +222,13 @@ def _ridge_panel(levels: Spectrum, measured: Mapping[tuple[int, float], Tensor])
         found = (predict_learning(spectrum, levels.counts, int(n), ridge=ridge, replacement=False) for n in sizes)
         return [float(each.learnabilities[k]) for each in found]
 
-    return Panel(
-        f"With a ridge of {ridge:g}, each point drawn once: parities of {k} coordinates",
-        "samples n",
-        "learnability",
-        (
-            curve("measured", RIDGE_SAMPLES, [float(measured[n, ridge][k]) for n in RIDGE_SAMPLES]),
-            curve("predicted, as printed", sizes, line(_unshifted(levels)), "plain"),
-            curve("predicted, λ + δ/M", sizes, line(levels), "dashed"),
-        ),
-        x_log=False,
-        y_log=False,
+    curves = (
+        curve("measured", RIDGE_SAMPLES, [float(measured[n, ridge][k]) for n in RIDGE_SAMPLES]),
+        curve("predicted, as printed", sizes, line(_unshifted(levels)), "plain"),
+        curve("predicted, λ + δ/M", sizes, line(levels), "dashed"),
     )
+    title = f"With a ridge of {ridge:g}, each point drawn once: parities of {k} coordinates"
+    return Panel(title, "samples n", "learnability", curves, x_log=False, y_log=False)
 
 
 def _pairs_error(setting: Setting) -> float:
@@ -339,25 +293,17 @@ def _sphere_error(d: int, n_draws: int, device: str, n_degrees: int = 10) -> flo
 
 
 def _sphere_panel(spheres: Mapping[int, float]) -> Panel:
-    return Panel(
-        "The prediction needs many dimensions",
-        "dimensions d of the sphere S^(d−1)",
-        "rms error of L",
-        (curve("NTK, points drawn at random", list(spheres), list(spheres.values())),),
-    )
+    curves = (curve("NTK, points drawn at random", list(spheres), list(spheres.values())),)
+    return Panel("The prediction needs many dimensions", "dimensions d of the sphere S^(d−1)", "rms error of L", curves)
 
 
 @dataclass(frozen=True, eq=False)
 class _LabelStudy:
-    """Labels of digits, of mean square 1, predicted and measured: (n, label)."""
+    """Labels of digits, of mean square 1: `ERROR`, `LEARNED` and `UNSEEN`, each (n, label)."""
 
     names: tuple[str, ...]
-    error: Tensor
-    predicted_error: Tensor
-    learned: Tensor
-    predicted_learned: Tensor
-    unseen: Tensor
-    unseen_at_points: Tensor  # predicted with one κ per point
+    measured: Mapping[str, Tensor]
+    predicted: Mapping[str, Tensor]  # `UNSEEN` with one κ per point
 
     def of(self, values: Tensor, name: str) -> Tensor:
         """The column of a label; for "all ten digits" the mean over single digits."""
@@ -367,44 +313,34 @@ class _LabelStudy:
 
     def worst(self, names: Sequence[str], *, up_to: int = DOMAIN, at_points: bool = False) -> float:
         """Largest |predicted/measured − 1| of the test error; `at_points`, of that at unseen points, with their κ."""
-        expected, measured = (self.unseen_at_points, self.unseen) if at_points else (self.predicted_error, self.error)
+        what = UNSEEN if at_points else ERROR
+        expected, measured = self.predicted[what], self.measured[what]
         ratios = torch.stack([self.of(expected, name) / self.of(measured, name) - 1 for name in names], dim=1)
         return float(ratios[[n <= up_to for n in DIGIT_SAMPLES]].abs().max())
 
     @property
     def learnability_apart(self) -> float:
         """Largest error of L."""
-        return float((self.learned - self.predicted_learned).abs().max())
+        return float((self.measured[LEARNED] - self.predicted[LEARNED]).abs().max())
 
     @property
     def correlation(self) -> float:
         """The correlation over labels of learnabilities, predicted and measured; the smallest over n."""
-        pairs = zip(self.learned, self.predicted_learned, strict=True)
+        pairs = zip(self.measured[LEARNED], self.predicted[LEARNED], strict=True)
         return least(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in pairs)
 
     def data(self) -> xr.Dataset:
         """Errors of labels over n."""
-        parts = {"test_error": self.error, "predicted_test_error": self.predicted_error}
+        parts = {"test_error": self.measured[ERROR], "predicted_test_error": self.predicted[ERROR]}
         named = {name: (("n", "label"), values.numpy()) for name, values in parts.items()}
         return xr.Dataset(named, coords={"n": list(DIGIT_SAMPLES), "label": list(self.names)})
 
-    def error_panel(self, title: str, names: Sequence[str]) -> Panel:
-        """Test errors over n."""
-        return self._panel(title, "test error", names, self.error, self.predicted_error)
-
-    def unseen_panel(self, title: str, names: Sequence[str]) -> Panel:
-        """Errors at unseen points over n."""
-        return self._panel(title, "error at unseen points", names, self.unseen, self.unseen_at_points)
-
-    def learnability_panel(self, title: str) -> Panel:
-        """Learnabilities over n."""
-        names = ("0", "1", "8", "even or odd", "random")
-        return self._panel(title, "learnability", names, self.learned, self.predicted_learned)
-
-    def _panel(self, title: str, y_label: str, names: Sequence[str], measured: Tensor, expected: Tensor) -> Panel:
+    def panel(self, title: str, what: str, names: Sequence[str]) -> Panel:
+        """One quantity of some labels over n, measured and predicted."""
+        measured, expected = self.measured[what], self.predicted[what]
         curves = [curve(name, DIGIT_SAMPLES, self.of(measured, name)) for name in names]
         curves += [curve(f"{name}, predicted", DIGIT_SAMPLES, self.of(expected, name), "dashed") for name in names]
-        return Panel(title, "samples n", y_label, tuple(curves), y_log=False)
+        return Panel(title, "samples n", what, tuple(curves), y_log=False)
 
 
 def _digits_study(setting: Setting) -> _LabelStudy:
@@ -449,20 +385,19 @@ def _label_study(setting: Setting, K: Tensor, y: Tensor, *, ridge: float) -> _La
     f = torch.stack(list(labels.values()), dim=1)
     f = f / f.square().mean(0).sqrt()
     system = eigensystem(K)
-    predict = functools.partial(predict_learning, system.spectrum, system.powers(f), ridge=ridge, replacement=False)
-    expected = [predict(n) for n in DIGIT_SAMPLES]
-    found = [
-        measure_learning(K, f, n, n_draws=n_draws, generator=generator("labels", n), ridge=ridge) for n in DIGIT_SAMPLES
-    ]
-    return _LabelStudy(
-        tuple(labels),
-        torch.stack([each.test_error.mean(0).cpu() for each in found]),
-        torch.stack([each.test_error.cpu() for each in expected]),
-        torch.stack([each.learnability.mean(0).cpu() for each in found]),
-        torch.stack([each.learnability.cpu() for each in expected]),
-        torch.stack([each.unseen_error.mean(0).cpu() for each in found]),
-        torch.stack([predict_at_points(K, f, n, ridge=ridge).unseen_error.cpu() for n in DIGIT_SAMPLES]),
-    )
+    powers, measured, predicted = system.powers(f), [], []
+    for n in DIGIT_SAMPLES:
+        found = measure_learning(K, f, n, n_draws=n_draws, generator=generator("labels", n), ridge=ridge)
+        expected = predict_learning(system.spectrum, powers, n, ridge=ridge, replacement=False)
+        unseen = predict_at_points(K, f, n, ridge=ridge).unseen_error
+        measured.append({ERROR: found.test_error, LEARNED: found.learnability, UNSEEN: found.unseen_error})
+        predicted.append({ERROR: expected.test_error, LEARNED: expected.learnability, UNSEEN: unseen})
+
+    def stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {what: torch.stack([row[what].cpu() for row in rows]) for what in rows[0]}
+
+    means = [{what: values.mean(0) for what, values in row.items()} for row in measured]
+    return _LabelStudy(tuple(labels), stacked(means), stacked(predicted))
 
 
 def _labels(y: Tensor) -> dict[str, Tensor]:

@@ -91,17 +91,13 @@ def theorem_2_1(setting: Setting) -> Evidence:
         for network in networks
         for quantity in QUANTITIES
     }
+    steeper = _steepening(shallow.tanh_hard_kernel)
     over_time = losses_over_time(setting, seeds[: setting.pick(quick=1, full=5, paper=5)])
     return judged(
         *_slowest_laws(laws),
         *_closed_form(setting),
         *_laws(laws),
-        corrected(
-            "steepening_tanh_hard_kernel",
-            _steepening(shallow.tanh_hard_kernel),
-            "tanh, hard target: the kernel's exponent between the last two widths minus that between the first two",
-            high=-0.02,
-        ),
+        corrected("steepening_tanh_hard_kernel", steeper, "tanh, hard: kernel's last exponent minus first", high=-0.02),
         *_growth(over_time),
         *shown(
             **{f"exponent_{name}": law for name, law in laws.items()},

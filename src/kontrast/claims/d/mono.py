@@ -61,56 +61,43 @@ def _along_paths(paths: Mapping[str, Sequence[_Path]]) -> tuple[Finding, ...]:
     """L^(D) of random functions and of eigenfunctions as points are added one by one."""
     every = [path for group in paths.values() for path in group]
     on_cube, on_digits = (float(np.mean([path.losing for path in paths[name]])) for name in ("hypercube", "digits"))
-    most = largest(*(p.most("plain") for p in every))
-    most_of_modes = largest(*(p.most("modes") for p in every))
-    gain = least(p.gain("modes") for p in every)
-    apart = largest(*(p.range_apart for p in every))
+    low, high, _ = _extremes([path.plain for path in every])
+    low_mode, high_mode, gain = _extremes([path.modes for path in every])
+    possible, apart = _extremes([path.bounds for path in every]), largest(*(path.range_apart for path in every))
     return (
-        printed(
-            "share_that_loses_hypercube",
-            on_cube,
-            "Lemma 1(e), hypercube: share of points that lower L^(D)(f)",
-            high=0.0,
-        ),
+        printed("share_that_loses_hypercube", on_cube, "Lemma 1(e), hypercube: share of points that lower L", high=0.0),
         printed("share_that_loses_digits", on_digits, "Lemma 1(e), digits: the same share", high=0.0),
-        printed("least_learnability", least(p.least("plain") for p in every), "smallest L^(D)(f) found", low=-ROUNDING),
-        printed("largest_learnability", most, "largest L^(D)(f) found", high=1 + ROUNDING),
-        corrected(
-            "least_of_eigenfunctions", least(p.least("modes") for p in every), "smallest L^(D)(φ_i)", low=-ROUNDING
-        ),
-        corrected("largest_of_eigenfunctions", most_of_modes, "largest L^(D)(φ_i)", high=1 + ROUNDING),
+        printed("least_learnability", low, "smallest L^(D)(f) found", low=-ROUNDING),
+        printed("largest_learnability", high, "largest L^(D)(f) found", high=1 + ROUNDING),
+        corrected("least_of_eigenfunctions", low_mode, "smallest L^(D)(φ_i)", low=-ROUNDING),
+        corrected("largest_of_eigenfunctions", high_mode, "largest L^(D)(φ_i)", high=1 + ROUNDING),
         corrected("least_gain_of_eigenfunctions", gain, "smallest change of L^(D)(φ_i) by a new point", low=-ROUNDING),
-        corrected(
-            "range_apart", apart, "L^(D)(f) fills (1 ± ‖T‖)/2: largest distance of the extremes of sym T", high=ROUNDING
-        ),
-        *shown(
-            least_possible=least(p.possible[0] for p in every),
-            largest_possible=largest(*(p.possible[1] for p in every)),
-        ),
+        corrected("range_apart", apart, "L^(D)(f) fills (1 ± ‖T‖)/2: error of the extremes of sym T", high=ROUNDING),
+        *shown(least_possible=possible[0], largest_possible=possible[1]),
     )
 
 
 def _in_rkhs(paths: Sequence[_Path]) -> tuple[Finding, ...]:
     """The learnability of random functions in the RKHS."""
-    gain = least(p.gain("rkhs") for p in paths)
+    low, high, gain = _extremes([path.rkhs for path in paths])
     return (
-        corrected(
-            "least_in_rkhs", least(p.least("rkhs") for p in paths), "smallest ⟨f, f̂⟩_H/‖f‖_H², any f", low=-ROUNDING
-        ),
-        corrected(
-            "largest_in_rkhs", largest(*(p.most("rkhs") for p in paths)), "largest ⟨f, f̂⟩_H/‖f‖_H²", high=1 + ROUNDING
-        ),
+        corrected("least_in_rkhs", low, "smallest ⟨f, f̂⟩_H/‖f‖_H², any f", low=-ROUNDING),
+        corrected("largest_in_rkhs", high, "largest ⟨f, f̂⟩_H/‖f‖_H²", high=1 + ROUNDING),
         corrected("least_gain_in_rkhs", gain, "smallest change of ⟨f, f̂⟩_H/‖f‖_H² by a new point", low=-ROUNDING),
     )
+
+
+def _extremes(paths: Sequence[Tensor]) -> tuple[float, float, float]:
+    """The smallest and the largest learnability along some paths, and the smallest step."""
+    steps = least(float(values.diff(dim=0).min()) for values in paths)
+    return least(float(values.min()) for values in paths), largest(*(float(values.max()) for values in paths)), steps
 
 
 def _updates(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     found = [_update_apart(K) for K in kernels]
     apart = largest(*(right for _, right in found))
     return (
-        corrected(
-            "update_with_lambda_apart", apart, "T^(D+) by Sherman-Morrison, with Λ^±½: relative error", high=EXACT
-        ),
+        corrected("update_with_lambda_apart", apart, "T^(D+) by Sherman-Morrison, with Λ^±½: error", high=EXACT),
         *shown(update_as_printed_apart=least(as_printed for as_printed, _ in found)),
     )
 
@@ -118,19 +105,14 @@ def _updates(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
 def _derivatives(kernels: Sequence[Tensor]) -> tuple[Finding, ...]:
     """dT_jj/dλ_i, with and without a ridge."""
     found = [_slopes(K, ridge, seed) for K in kernels for ridge in (0.0, RIDGE) for seed in range(2)]
-    by_autograd = largest(*(each.autograd for each in found))
-    by_differences = largest(*(each.differences for each in found))
-    own = least(each.own for each in found)
-    others = largest(*(each.others for each in found))
-    total = largest(*(each.total for each in found))
+    most = {name: largest(*(each[name] for each in found)) for name in found[0]}
+    own = least(each["own"] for each in found)
     return (
-        corrected("slopes_from_autograd", by_autograd, "(39), (40) against autograd: relative error", high=EXACT),
-        corrected(
-            "slopes_from_differences", by_differences, "(39), (40) against differences of T: relative error", high=1e-6
-        ),
+        corrected("slopes_from_autograd", most["autograd"], "(39), (40) against autograd: error", high=EXACT),
+        corrected("slopes_from_differences", most["differences"], "against differences of T: error", high=1e-6),
         corrected("least_slope_of_own", own, "(9): smallest dL(φ_i)/dλ_i, over the largest", low=-ROUNDING),
-        corrected("largest_slope_of_others", others, "(10): largest dL(φ_j)/dλ_i, over the largest", high=ROUNDING),
-        corrected("slopes_sum", total, "zero-sum: Σ_j dL(φ_j)/dλ_i without a ridge", high=ROUNDING),
+        corrected("largest_slope_of_others", most["others"], "(10): largest dL(φ_j)/dλ_i, likewise", high=ROUNDING),
+        corrected("slopes_sum", most["total"], "zero-sum: Σ_j dL(φ_j)/dλ_i without a ridge", high=ROUNDING),
     )
 
 
@@ -139,7 +121,8 @@ def _means(device: str) -> tuple[Finding, ...]:
     means = _exact_means(cube(3, device))
     off_diagonal = largest(*(float((T - T.diagonal().diag()).abs().max()) for T in means))
     gain = least(float(_spread(b - a)[0]) for a, b in pairwise(means))
-    of_two = float(_spread(_exact_means(_two_points(device))[1])[0])
+    two_points = torch.tensor([[1.0, 9.5], [9.5, 100.0]], dtype=torch.float64, device=device)  # a cosine of 0.95
+    of_two = float(_spread(_exact_means(two_points)[1])[0])
     return (
         corrected("mean_not_diagonal", off_diagonal, "hypercube: E_D[T] is diagonal", high=EXACT),
         corrected("least_mean_gain", gain, "hypercube: L(f) grows with n for every f: smallest gain", low=0.0),
@@ -168,23 +151,6 @@ class _Path:
         """The share of steps of random functions that lower L."""
         return float((self.plain.diff(dim=0) < -ROUNDING).double().mean())
 
-    @property
-    def possible(self) -> tuple[float, float]:
-        return float(self.bounds[:, 0].min()), float(self.bounds[:, 1].max())
-
-    def least(self, field: str) -> float:
-        """The smallest value."""
-        return float(getattr(self, field).min())
-
-    def most(self, field: str) -> float:
-        """The largest value."""
-        return float(getattr(self, field).max())
-
-    def gain(self, field: str) -> float:
-        """The smallest step."""
-        values: Tensor = getattr(self, field)
-        return float(values.diff(dim=0).min())
-
 
 def _path(K: Tensor, n_functions: int, seed: int) -> _Path:
     """Add the points in random order; random functions have independent normal values at every point."""
@@ -207,16 +173,7 @@ def _spread(T: Tensor) -> Tensor:
     return values[[0, -1]]
 
 
-@dataclass(frozen=True)
-class _Slopes:
-    autograd: float
-    differences: float
-    own: float
-    others: float
-    total: float
-
-
-def _slopes(K: Tensor, ridge: float, seed: int) -> _Slopes:
+def _slopes(K: Tensor, ridge: float, seed: int) -> dict[str, float]:
     """dT_jj/dλ_i by (39), (40) against automatic differentiation and differences; all over the largest."""
     system, M = eigensystem(K), len(K)
     rows = torch.randperm(M, generator=generator("slopes", M, seed))[: M // 3]
@@ -236,13 +193,13 @@ def _slopes(K: Tensor, ridge: float, seed: int) -> _Slopes:
     ends = [_diagonal_at(system, i, sign * step, rows, ridge) for sign in (1, -1)]
     difference = (ends[0] - ends[1]) / (2 * step)
     off = found - found.diagonal().diag()
-    return _Slopes(
-        float((found - J).abs().max()) / top,
-        float((found[i] - difference).abs().max() / found[i].abs().max()),
-        float(found.diagonal().min()) / top,
-        float(off.max()) / top,
-        float(found.sum(1).abs().max()) / top if ridge == 0 else 0.0,
-    )
+    return {
+        "autograd": float((found - J).abs().max()) / top,
+        "differences": float((found[i] - difference).abs().max() / found[i].abs().max()),
+        "own": float(found.diagonal().min()) / top,
+        "others": float(off.max()) / top,
+        "total": float(found.sum(1).abs().max()) / top if ridge == 0 else 0.0,
+    }
 
 
 def _diagonal_at(system: Eigensystem, i: int, step: float, rows: Tensor, ridge: float) -> Tensor:
@@ -281,28 +238,18 @@ def _exact_means(K: Tensor) -> list[Tensor]:
     return [torch.stack([transfer_matrix(system, D) for D in sets]).mean(0) for sets in every]
 
 
-def _two_points(device: str) -> Tensor:
-    """A kernel of two points with k(x, x) = 1 and 100 and a cosine of 0.95."""
-    return torch.tensor([[1.0, 9.5], [9.5, 100.0]], dtype=torch.float64, device=device)
-
-
 def _path_panel(name: str, path: _Path) -> Panel:
     n = np.arange(len(path.plain))
     worst = int(path.plain.min(0).values.argmin())
-    return Panel(
-        f"Learnability as points are added, {name}",
-        "samples n",
-        "learnability",
-        (
-            curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst], "plain"),
-            curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst], "plain"),
-            curve("an eigenfunction", n, path.modes[:, len(n) // 8], "plain"),
-            curve("0", n, 0.0 * n, "dashed"),
-            curve("1", n, 1 + 0.0 * n, "dashed"),
-        ),
-        x_log=False,
-        y_log=False,
+    curves = (
+        curve("⟨f, f̂⟩/⟨f, f⟩", n, path.plain[:, worst], "plain"),
+        curve("⟨f, f̂⟩/⟨f, f⟩ in the RKHS", n, path.rkhs[:, worst], "plain"),
+        curve("an eigenfunction", n, path.modes[:, len(n) // 8], "plain"),
+        curve("0", n, 0.0 * n, "dashed"),
+        curve("1", n, 1 + 0.0 * n, "dashed"),
     )
+    title = f"Learnability as points are added, {name}"
+    return Panel(title, "samples n", "learnability", curves, x_log=False, y_log=False)
 
 
 def _range_panel(paths: Mapping[str, Sequence[_Path]]) -> Panel:

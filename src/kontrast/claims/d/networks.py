@@ -42,6 +42,20 @@ class Network:
         }
         return "_".join([self.activation, *(word for word, does in differs.items() if does)])
 
+    def net(self, d_in: int, width: int, d_out: int, draw: torch.Generator, device: str | torch.device) -> MLP:
+        """The network itself, in float64."""
+        return MLP(
+            d_in,
+            width,
+            d_out,
+            depth=self.depth,
+            activation=self.activation,
+            parametrization=self.parametrization,
+            generator=draw,
+            dtype=torch.float64,
+            device=device,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -73,18 +87,8 @@ def sample(setting: Setting, n: int, *, centered: bool = True) -> Sample:
 
 
 def net_of(setting: Setting, network: Network, width: int, *, seed: int, d_out: int = Z) -> MLP:
-    """The network at one width in float64; its weights depend on width and seed alone."""
-    return MLP(
-        D,
-        width,
-        d_out,
-        depth=network.depth,
-        activation=network.activation,
-        parametrization=network.parametrization,
-        generator=generator("net", seed, width),
-        dtype=torch.float64,
-        device=setting.device,
-    )
+    """The network at one width; its weights depend on width and seed alone."""
+    return network.net(D, width, d_out, generator("net", seed, width), setting.device)
 
 
 def targets_of(network: Network, x: Tensor, *, d_out: int = Z) -> Tensor:

@@ -34,28 +34,17 @@ def no_free_lunch(setting: Setting) -> Evidence:
     domains = {"hypercube": cube(d, setting.device), "digits": digits(setting, n_digits)}
     found = {name: _sums(K, n_draws) for name, K in domains.items()}
     K, sizes = domains["hypercube"], np.arange(1, 2**d + 1)
-    skewed = _sums_over(_skew_basis(2**d, setting.device), K, 1)[:, 0]
+    shifted = _random_basis(2**d, setting.device) + 1.0  # complete, but not orthogonal: they share the constant
+    skewed = _sums_over(shifted / shifted.square().mean(0).sqrt(), K, 1)[:, 0]
     at_ends = largest(*(_ends_apart(K) for K in domains.values()))
     with_ridge = largest(*(_ridge_law(K) for K in domains.values()))
     by_rank = largest(*(_rank_law(K) for K in domains.values()))
     skew = _off(skewed[:, None])
     return judged(
         *(finding for domain, sums in found.items() for finding in _apart(domain, sums)),
-        printed(
-            "apart_without_and_with_all_samples",
-            at_ends,
-            "(7), (8): L = 0 for n = 0 and 1 for n = M: error",
-            high=EXACT,
-        ),
-        corrected(
-            "apart_from_the_law_with_ridge",
-            with_ridge,
-            "with a ridge the sum is n − δ Tr(K_DD + δI)^−1: error",
-            high=EXACT,
-        ),
-        corrected(
-            "apart_from_the_rank", by_rank, "points drawn twice count once in the sum: largest error", high=EXACT
-        ),
+        printed("apart_without_and_with_all_samples", at_ends, "(7), (8): L = 0 for n = 0, 1 for n = M", high=EXACT),
+        corrected("apart_from_the_law_with_ridge", with_ridge, "ridge: Σ L^(D) is n − δ Tr(K_DD + δI)^−1", high=EXACT),
+        corrected("apart_from_the_rank", by_rank, "points drawn twice count once in the sum: error", high=EXACT),
         printed("farthest_not_orthogonal", skew, "|Σ L^(D) − n| of a basis that is not orthogonal", low=0.5),
         panels=[_levels_panel(K, d), _sums_panel(K, found["hypercube"], skewed, sizes)],
         setting={"hypercube": 2**d, "digits": n_digits, "sizes": "1 to all", "draws": n_draws, "ridge": RIDGE},
@@ -65,16 +54,15 @@ def no_free_lunch(setting: Setting) -> Evidence:
 
 def _apart(domain: str, sums: Mapping[str, Tensor]) -> tuple[Finding, ...]:
     """The farthest that sums over each basis are from n."""
-
-    def apart(basis: str, words: str) -> Finding:
-        statement = f"{words}, {domain}: largest |Σ L^(D) − n| over every n and D"
-        return printed(f"apart_{basis}_{domain}", _off(sums[basis]), statement, high=EXACT)
-
-    return (
-        apart("transfer", "trace of the transfer matrix"),
-        apart("eigenfunctions", "eigenfunctions"),
-        apart("random", "random orthonormal functions"),
-        apart("points", "one function per point"),
+    words = {
+        "transfer": "trace of the transfer matrix",
+        "eigenfunctions": "eigenfunctions",
+        "random": "random orthonormal functions",
+        "points": "one function per point",
+    }
+    return tuple(
+        printed(f"apart_{basis}_{domain}", _off(found), f"{words[basis]}, {domain}: largest |Σ L^(D) − n|", high=EXACT)
+        for basis, found in sums.items()
     )
 
 
@@ -137,44 +125,24 @@ def _rank_law(K: Tensor) -> float:
     return worst
 
 
-def _skew_basis(M: int, device: str) -> Tensor:
-    """A complete basis of functions of mean square 1 that are not orthogonal: they share the constant."""
-    basis = _random_basis(M, device) + 1.0
-    return basis / basis.square().mean(0).sqrt()
-
-
 def _levels_panel(K: Tensor, d: int) -> Panel:
     basis, sizes = parities(d), [2**d * k // 16 for k in range(17)]
-    learned = torch.stack(
-        [
-            by_level(
-                measure_learning(K, basis.functions.to(K.device), n, n_draws=4, generator=generator("p", n)), basis
-            )
-            for n in sizes
-        ]
-    )
-    return Panel(
-        f"Hypercube 2^{d}: levels compete for n samples",
-        "samples n",
-        "learnability of a parity",
-        tuple(curve(f"{k} coordinates", sizes, learned[:, k]) for k in range(d + 1)),
-        x_log=False,
-        y_log=False,
-    )
+    f = basis.functions.to(K.device)
+    found = [measure_learning(K, f, n, n_draws=4, generator=generator("p", n)) for n in sizes]
+    learned = torch.stack([by_level(each, basis) for each in found])
+    curves = tuple(curve(f"{k} coordinates", sizes, learned[:, k]) for k in range(d + 1))
+    title = f"Hypercube 2^{d}: levels compete for n samples"
+    return Panel(title, "samples n", "learnability of a parity", curves, x_log=False, y_log=False)
 
 
 def _sums_panel(K: Tensor, plain: Mapping[str, Tensor], skewed: Tensor, sizes: NDArray[np.int64]) -> Panel:
     system = eigensystem(K)
     some = sizes[:: max(1, len(sizes) // 16)]
     ridged = [float(transfer_matrix(system, training_set(len(K), int(n)), ridge=RIDGE).diagonal().sum()) for n in some]
-    return Panel(
-        "Sum over a complete basis",
-        "samples n",
-        "Σ L^(D)",
-        (
-            *(curve(name, some, plain[name][some - 1, 0]) for name in ("eigenfunctions", "random", "points")),
-            curve(f"eigenfunctions, ridge {RIDGE:g}", some, ridged),
-            curve("functions that are not orthogonal", some, skewed[some - 1]),
-            curve("n", some, some, "dashed"),
-        ),
+    curves = (
+        *(curve(name, some, plain[name][some - 1, 0]) for name in ("eigenfunctions", "random", "points")),
+        curve(f"eigenfunctions, ridge {RIDGE:g}", some, ridged),
+        curve("functions that are not orthogonal", some, skewed[some - 1]),
+        curve("n", some, some, "dashed"),
     )
+    return Panel("Sum over a complete basis", "samples n", "Σ L^(D)", curves)
