@@ -34,7 +34,7 @@ from kontrast.pca import (
     train_pca_network,
 )
 from kontrast.study.cell import Cell
-from kontrast.study.over_seeds import about_width, fits_in_width, last_step, seed_means, trend, whole_steps
+from kontrast.study.over_seeds import about_width, over_widths, seed_means, trend, whole_steps
 from kontrast.study.probes import Embedding
 from kontrast.study.quantities import (
     Drawing,
@@ -47,7 +47,7 @@ from kontrast.study.quantities import (
     scalar,
     share,
 )
-from kontrast.study.rules import Rule, WidthFindings, decide
+from kontrast.study.rules import Rule, WidthFindings
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -341,26 +341,17 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFin
     """The findings on the orthonormal run of a consolidated study; None where the spec leaves it out."""
     if spec.without_pca:
         return None
-    widths = tuple(int(width) for width in result.width)
     diverged = result.pca_diverged.transpose("width", "seed").values.astype(bool)
     usable = whole_steps(result, NEEDED, diverged, result.pca_stopped_at.transpose("width", "seed").values)
-    at = last_step(result, usable)
-    means = {} if at is None else {it.name: seed_means(result[it.name].sel(step=at)) for it in QUANTITIES}
-    found = PCAFindings(
+    shared = over_widths(result, QUANTITIES, usable, diverged)
+    return PCAFindings(
+        **shared,
         learning_rate=spec.pca_learning_rate,
         verdict=PCAVerdict.NOT_CONVERGED,
-        step=at,
-        widths=widths,
-        n_seeds=result.sizes["seed"],
-        means=means,
-        exponents=fits_in_width(QUANTITIES, widths, means),
-        progress=_progress(result, at),
+        progress=_progress(result, shared["step"]),
         eigengaps=seed_means(result.eigengap_start),
-        diverged=tuple(int(row.sum()) for row in diverged),
         not_unique=tuple(int(n) for n in result.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
-    )
-    rule = decide(RULES, found, thresholds)
-    return found.decided(rule, thresholds, f"orthonormal: {rule.sentence(found, thresholds)}")
+    ).decided(RULES, thresholds, "orthonormal")
 
 
 def _progress(result: xr.Dataset, at: int | None) -> float:
