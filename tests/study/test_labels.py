@@ -16,6 +16,7 @@ from kontrast.data import Dataset
 from kontrast.errors import InputError
 from kontrast.estimators import KernelLearnability
 from kontrast.study import REPRESENTATIONS, LabelFindings, StudySpec, find, measure_cell, prepare, run_study
+from kontrast.study.cell import Cell
 from kontrast.study.labels import (
     DRAWS,
     LABELED,
@@ -44,15 +45,7 @@ def blobs(n: int, *, apart: float = 2.0, d: int = 3) -> tuple[torch.Tensor, torc
 
 def curves(embeddings: dict[str, object], *, n: int = 90, seed: int = 0) -> xr.Dataset:
     x, y = blobs(n)
-    return label_curves(
-        embeddings,
-        Dataset(x, y, "blobs"),
-        contrasted=torch.arange(9),
-        generator=torch.Generator().manual_seed(3),
-        seed=seed,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-    )
+    return label_curves(Cell(StudySpec(), 64, seed, Dataset(x, y, "blobs"), torch.arange(9), None, None, embeddings))
 
 
 @given(n=integers(12, 10_000))

@@ -171,9 +171,15 @@ def test_every_word_and_number_is_on_the_page(page: Page) -> None:
     text = page.text()
     for it in RECORDS:
         said = words(it)
-        assert {"id": said.id, "aria-label": said.id} in page.all("section")
-        assert {"href": f"#{said.id}"} in page.all("a")
-        for part in (said.title, said.source, said.printed, said.outcome, *(w for p in said.setting for w in p)):
+        assert {"id": it.claim.id, "aria-label": it.claim.id} in page.all("section")
+        assert {"href": f"#{it.claim.id}"} in page.all("a")
+        for part in (
+            it.claim.title,
+            it.claim.source,
+            it.claim.printed,
+            said.outcome,
+            *(w for p in said.setting for w in p),
+        ):
             assert part in text
         for row in said.criteria:
             assert row.statement in text
