@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -243,7 +244,7 @@ def _draw_convergence(figure: SubFigure, drawn: _Drawn) -> None:
     axes.dress_step(ax, picked.astype(float) if n_steps else np.ones(1))
     values = np.where(np.isfinite(drawn.discrepancies), drawn.discrepancies, np.nan)
     axes.dress_log_y(ax, values, decades=1.0)
-    counts = {name: drawn.endings.count(name) for name in sorted(set(drawn.endings), key=drawn.endings.count)[::-1]}
+    counts = dict(Counter(drawn.endings).most_common())
     for layer, name in enumerate(counts):  # the rarest ending on top
         mine = [start for start in chosen if drawn.endings[start] == name]
         _draw_runs(ax, values[:, mine], picked, _ENDINGS.get(name, axes.PRINT_INK), layer)

@@ -16,7 +16,6 @@ from torch import Tensor
 from kontrast.dynamics import (
     Snapshot,
     Status,
-    Trajectory,
     contrastive_problem,
     distance_from,
     fixed_kernel_descent,
@@ -61,12 +60,7 @@ class _Start:
     parameters: Parameters
     outputs: Tensor
     anchor: Tensor
-    twin: Trajectory
-
-    @functools.cached_property
-    def predicted(self) -> dict[int, Tensor]:
-        """The twin's outputs by step."""
-        return outputs_by_step(self.twin)
+    predicted: dict[int, Tensor]  # the twin's outputs by step
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +86,6 @@ def _kernel_gap(seen: _Moment) -> float:
     if predicted is None:  # the twin overflowed first
         return math.nan
     return float((seen.now.outputs - predicted).norm() / seen.now.outputs.norm())
-
-
-def _output_move(seen: _Moment) -> float:
-    return float((seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm())
-
-
-def _rank_span(spec: StudySpec) -> tuple[float, float]:
-    return 1, max(2, min(spec.d_out, spec.n_samples - 1))  # of a centred embedding
 
 
 QUANTITIES = (
@@ -149,7 +135,7 @@ QUANTITIES = (
     Quantity(
         "output_move",
         "‖f(t) − f(0)‖_F / ‖f(0)‖_F",
-        record=_output_move,
+        record=lambda seen: (seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm(),
         heading="outputs moved",
         write=share,
         drawing=Drawing(
@@ -176,7 +162,11 @@ QUANTITIES = (
         record=lambda seen: effective_rank(seen.embedding),
         heading="effective rank",
         in_terminal=True,
-        drawing=Drawing((Plot("collapse-rank", "step", "Effective rank"),), "directions in use", span=_rank_span),
+        drawing=Drawing(
+            (Plot("collapse-rank", "step", "Effective rank"),),
+            "directions in use",
+            span=lambda spec: (1, max(2, min(spec.d_out, spec.n_samples - 1))),  # of a centred embedding
+        ),
     ),
     Quantity(
         "spread",
@@ -212,7 +202,7 @@ def _train(cell: Cell, similarity: str, rate: float) -> xr.Dataset:
     twin = fixed_kernel_descent(kernel, outputs, problem.objective, keep_outputs=True, **descent)
     points = problem.inputs[pairs.anchor[: spec.n_ntk_points]]
     K0 = empirical_ntk(net, points)
-    start = _Start(net, points, K0, parameters_of(net), outputs, pairs.anchor, twin)
+    start = _Start(net, points, K0, parameters_of(net), outputs, pairs.anchor, outputs_by_step(twin))
     function, records = pure_function(net), {"all": recorder(QUANTITIES, functools.partial(_Moment, start))}
     trained = gradient_descent(function, parameters_of(net), problem, recorders=records, **descent)
     diverged, twin_diverged = (run.status is Status.DIVERGED for run in (trained, twin))
@@ -224,10 +214,7 @@ def _train(cell: Cell, similarity: str, rate: float) -> xr.Dataset:
         "learning_rate": scalar(rate, "the learning rate"),
         "ntk_scale": scalar(float(K0.abs().max()), "max |K(0)| over the NTK points"),
     }
-    return xr.Dataset(
-        over_steps(QUANTITIES, trained.records.get("all"), Finished(trained, twin, steps)) | scalars,
-        coords={"step": np.asarray(steps, dtype=np.int32), "similarity": similarity},
-    )
+    return over_steps(QUANTITIES, Finished(trained, twin, steps), scalars).assign_coords(similarity=similarity)
 
 
 def _fixed_kernel(net: MLP, inputs: Tensor, size: int) -> Tensor | Callable[[Tensor], Tensor]:
@@ -301,13 +288,6 @@ def _says_diverges(found: SimilarityFindings, thresholds: Thresholds) -> str:
     return "the fixed kernel's own prediction overflows at once; lower the learning rate"
 
 
-def _says_still(found: SimilarityFindings, thresholds: Thresholds) -> str:
-    return (
-        f"after {found.step} steps the outputs have moved by {found.widest('output_move'):.2%} at width "
-        f"{found.widths[-1]}, too little to judge; raise the steps or the learning rate"
-    )
-
-
 def _says_kernel(found: SimilarityFindings, thresholds: Thresholds) -> str:
     gaps, tolerance = found.means["kernel_gap"], thresholds.tolerance
     first = next(w for w, gap in zip(found.widths, gaps, strict=True) if gap <= tolerance)
@@ -342,7 +322,10 @@ RULES = (
         KernelVerdict.STILL,
         "at the widest network the outputs moved by less than a tolerance of {tolerance}, as a share of their norm",
         lambda found, thresholds: found.widest("output_move") < thresholds.tolerance,
-        _says_still,
+        lambda found, _: (
+            f"after {found.step} steps the outputs have moved by {found.widest('output_move'):.2%} at width "
+            f"{found.widths[-1]}, too little to judge; raise the steps or the learning rate"
+        ),
     ),
     Rule(
         KernelVerdict.KERNEL,
@@ -353,7 +336,7 @@ RULES = (
     Rule(
         KernelVerdict.KERNEL_WHEN_WIDER,
         "the kernel gap falls with width: the 95 % interval of its exponent lies below zero",
-        lambda found, _: (law := found.exponents.get("kernel_gap")) is not None and law.high < 0,
+        lambda found, _: found.falls("kernel_gap"),
         _says_when_wider,
     ),
     Rule(

@@ -60,6 +60,11 @@ class WidthFindings(Generic[V]):
         """A quantity's mean at the widest network."""
         return self.means[quantity][-1]
 
+    def falls(self, quantity: str) -> bool:
+        """Whether a quantity surely falls with width."""
+        law = self.exponents.get(quantity)
+        return law is not None and law.high < 0
+
     def decided(self, rules: Sequence[Rule], thresholds: Thresholds, name: str, remark: str = "") -> Self:
         """The same findings with the verdict of the first rule that holds; the last rule always does."""
         rule = next(rule for rule in rules if rule.holds(self, thresholds))

@@ -17,7 +17,16 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = "figures") -> str:
     """The file; `figures` is the folder of the pictures as seen from it."""
     claims = [words(record) for record in records]
-    summary = [[_link(it), _text(it.claim.title), it.verdict.value, _recorded(it), it.seconds] for it in claims]
+    summary = [
+        [
+            _link(it),
+            _text(it.claim.title),
+            it.verdict.value,
+            it.claim.recorded.value if it.as_recorded else f"**≠ {it.claim.recorded.value}**",
+            it.seconds,
+        ]
+        for it in claims
+    ]
     tally = "; ".join(f"{verdict.value}: {count}" for verdict, count in counts(records))
     blocks = [
         "# The papers' claims, measured",
@@ -36,15 +45,22 @@ def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = 
 
 def _section(it: ClaimWords, figure: str | None) -> list[str]:
     criteria = [
-        [_text(row.statement), row.role, row.range, _text(row.measured), _loud(row.outcome, row.holds is True)]
+        [
+            _text(row.statement),
+            row.role,
+            row.range,
+            _text(row.measured),
+            row.outcome if row.holds else f"**{row.outcome}**",
+        ]
         for row in it.criteria
     ]
     measured = [[_code(name), value, _text(interval) or "–"] for name, value, interval in it.measured]
+    agrees = "as recorded" if it.as_recorded else f"**not as recorded** ({it.claim.recorded.value})"
     setting = "; ".join(f"{_text(name)}: {_text(value)}" for name, value in it.setting)
     return [
         f"## {_text(it.claim.id)}",
         f"**{_text(it.claim.title)}** ({_text(it.claim.source)})",
-        f"Verdict: **{it.verdict.value}**, {_agrees(it)}. {it.outcome[:1].upper()}{it.outcome[1:]}.",
+        f"Verdict: **{it.verdict.value}**, {agrees}. {it.outcome[:1].upper()}{it.outcome[1:]}.",
         f"> **Printed.** {_text(it.claim.printed)}",
         f"> **Corrected.** {_text(it.claim.corrected)}" if it.claim.corrected else "",
         f"![{_text(it.claim.id)}: {_text(it.claim.title)}]({figure})" if figure else "",
@@ -64,18 +80,6 @@ def _link(it: ClaimWords) -> str:
     """To the section, by the anchor that GitHub gives its heading: lower case, without punctuation."""
     anchor = re.sub(r"[^\w\- ]", "", it.claim.id.lower()).replace(" ", "-")
     return f"[{_text(it.claim.id)}](#{anchor})"
-
-
-def _recorded(it: ClaimWords) -> str:
-    return it.claim.recorded.value if it.as_recorded else f"**≠ {it.claim.recorded.value}**"
-
-
-def _agrees(it: ClaimWords) -> str:
-    return "as recorded" if it.as_recorded else f"**not as recorded** ({it.claim.recorded.value})"
-
-
-def _loud(text: str, quiet: bool) -> str:
-    return text if quiet else f"**{text}**"
 
 
 def _text(text: str) -> str:

@@ -23,7 +23,16 @@ from kontrast.linalg import PowerLaw
 from kontrast.losses import SIMILARITIES
 from kontrast.report import axes
 from kontrast.report.axes import Array, Entry
-from kontrast.study import OF_THE_INPUT, Drawing, PCAFindings, Plot, ProbeFindings, Quantity, SimilarityFindings
+from kontrast.study import (
+    OF_THE_INPUT,
+    Drawing,
+    Findings,
+    PCAFindings,
+    Plot,
+    ProbeFindings,
+    Quantity,
+    SimilarityFindings,
+)
 
 OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
 MOST_LABELS = 6  # widths named in a legend; the colours between are read off
@@ -99,10 +108,9 @@ class Runs:
         return self.values()[..., int(np.flatnonzero(self.steps == self.found.step)[0])]
 
 
-def against_width(
-    figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, tolerance: float | None
-) -> None:
+def against_width(figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, findings: Findings) -> None:
     """A quantity at the step of the table against width: seeds, their mean, and the fitted law."""
+    tolerance = _tolerance(drawing, findings)
     ax, widths = axes.new_axes(figure, plot.title, drawing.symbol), runs[0].found.widths
     axes.dress_width(ax, widths)
     seeds = [run.at_table_step() for run in runs]
@@ -117,9 +125,7 @@ def against_width(
         words = []
     elif drawing.guide is not None and _draw_guide(ax, seeds, widths, drawing.guide):
         words.append("dashed: 1/√M")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
+    words += _draw_tolerance(ax, tolerance)
     axes.legend(figure, [[_law_entry(run)] for run in runs], wrapped(words))
 
 
@@ -164,19 +170,13 @@ def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponen
     return True
 
 
-def against_step(
-    figure: FigureBase,
-    runs: Sequence[Runs],
-    plot: Plot,
-    drawing: Drawing,
-    tolerance: float | None,
-    span: tuple[float, float] | None,
-) -> None:
+def against_step(figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, findings: Findings) -> None:
     """A quantity along training: thin lines are seeds, thick ones their mean.
 
     An `unbounded` quantity leaves through the top when its run diverges, and its cross stands there; the cross of
     another stands at its last value. With a `span` of possible values the axis is linear and shows all of it.
     """
+    tolerance, span = _tolerance(drawing, findings), drawing.span and drawing.span(findings.spec)
     ax = axes.new_axes(figure, plot.title, drawing.symbol)
     axes.dress_step(ax, runs[0].steps)
     every = _joined(*(run.values() for run in runs), [tolerance])
@@ -196,9 +196,7 @@ def against_step(
     words = _words(runs)
     if span is None and (every == 0).any():
         words.append("▼: zero")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
+    words += _draw_tolerance(ax, tolerance)
     if not np.isfinite(_joined(*(run.values() for run in runs))).any():
         axes.say(ax, "no finite value was recorded")
     axes.legend(figure, [_width_entries(run) for run in runs], wrapped(words))
@@ -374,8 +372,16 @@ def wrapped(words: Sequence[str], *, most: int = 60) -> str:
     return "\n".join(lines if all(len(line) <= most for line in lines) else words)
 
 
-def _draw_tolerance(ax: Axes, tolerance: float) -> None:
+def _tolerance(drawing: Drawing, findings: Findings) -> float | None:
+    return getattr(findings.thresholds, drawing.threshold) if drawing.threshold else None
+
+
+def _draw_tolerance(ax: Axes, tolerance: float | None) -> list[str]:
+    """A dashed line where there is a tolerance, and the words for it."""
+    if tolerance is None:
+        return []
     ax.axhline(tolerance, linewidth=1, dashes=(5, 3), color=axes.ink_of(ax), alpha=0.75)
+    return [f"dashed: tolerance {tolerance:g}"]
 
 
 def _line(color: str, marker: str = "") -> Line2D:
