@@ -15,7 +15,9 @@ from hypothesis.strategies import integers
 from kontrast.data import Dataset
 from kontrast.errors import InputError
 from kontrast.estimators import KernelLearnability
+from kontrast.runs import generator_for
 from kontrast.study import REPRESENTATIONS, LabelFindings, StudySpec, find, measure_cell, prepare, run_study
+from kontrast.study.cell import Cell
 from kontrast.study.labels import (
     DRAWS,
     LABELED,
@@ -44,15 +46,7 @@ def blobs(n: int, *, apart: float = 2.0, d: int = 3) -> tuple[torch.Tensor, torc
 
 def curves(embeddings: dict[str, object], *, n: int = 90, seed: int = 0) -> xr.Dataset:
     x, y = blobs(n)
-    return label_curves(
-        embeddings,
-        Dataset(x, y, "blobs"),
-        contrasted=torch.arange(9),
-        generator=torch.Generator().manual_seed(3),
-        seed=seed,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-    )
+    return label_curves(Cell(StudySpec(), 64, seed, Dataset(x, y, "blobs"), torch.arange(9), None, None, embeddings))
 
 
 @given(n=integers(12, 10_000))
@@ -91,7 +85,7 @@ def test_curves_are_those_of_the_estimator() -> None:
     found = curves({"trained": lambda x: x[:, :2], "dot": None, "pixels": lambda x: x})
     assert found.representation.values.tolist() == ["trained", "dot", "pixels", "ntk"]
     x, y = blobs(90)
-    train, test = probe_split(y, 45, contrasted=torch.arange(9), generator=torch.Generator().manual_seed(3))
+    train, test = probe_split(y, 45, contrasted=torch.arange(9), generator=generator_for(0, 0, 2))
     chosen = torch.cat([train, test])
     sizes = label_counts(90)
     for name, kernel, z in (("trained", "linear", x[:, :2]), ("pixels", "linear", x), ("ntk", "ntk", x)):

@@ -13,10 +13,11 @@ from kontrast.data import Dataset, load
 from kontrast.errors import InputError
 from kontrast.estimators import linear_probe
 from kontrast.study import ProbeFindings, StudySpec, Thresholds
+from kontrast.study.cell import Cell
 from kontrast.study.probes import (
     input_embeddings,
     judge,
-    probe_accuracies,
+    measure,
     probe_problem,
     probe_split,
     without_probes,
@@ -137,16 +138,10 @@ def test_what_keeps_a_probe_from_being_made(labels: torch.Tensor | None, n: int,
 
 def test_probes_of_a_cell() -> None:
     x, y = blobs(240, apart=6)
-    dataset = Dataset(x, y, "blobs")
-    scores = probe_accuracies(
-        {"trained": lambda rows: rows[:, :2], "dot": None, **input_embeddings(x[:30].float(), 2)},
-        dataset,
-        60,
-        contrasted=torch.arange(30),
-        generator=torch.Generator().manual_seed(0),
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-    )
+    embeddings = {"trained": lambda rows: rows[:, :2], "dot": None, **input_embeddings(x[:30].float(), 2)}
+    spec = StudySpec(n_probe_samples=60, dtype="float32")
+    scores = measure(Cell(spec, 64, 0, Dataset(x, y, "blobs"), torch.arange(30), None, None, embeddings))
+    assert int(scores.n_classes) == 3
     got = dict(zip(scores.embedding.values.tolist(), scores.probe_accuracy.values, strict=True))
     assert list(got) == ["trained", "dot", "pixels", "pixel-pca", "chance"]
     assert math.isnan(got["dot"])

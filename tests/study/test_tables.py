@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kontrast.study import find, kernel, pca, pca_table, similarity_table, terminal_tables
+from kontrast.study import find, kernel, pca, terminal_tables
+from kontrast.study.tables import pca_table, similarity_table
 from tests.report.studies import study
 
 

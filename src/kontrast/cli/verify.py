@@ -150,11 +150,8 @@ def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> Non
     for heading in ("claim", "statement", "verdict", "seconds"):
         table.add_column(heading, no_wrap=heading == "claim", justify="right" if heading == "seconds" else "left")
     for record in records:
-        verdict = (
-            record.verdict.value
-            if record.as_recorded
-            else f"{record.verdict.value} (recorded: {record.claim.recorded.value})"
-        )
+        recorded = "" if record.as_recorded else f" (recorded: {record.claim.recorded.value})"
+        verdict = record.verdict.value + recorded
         table.add_row(record.claim.id, escape(record.claim.title), verdict, f"{record.seconds:.1f}")
     console = Console(highlight=False)
     console.print(table)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from kontrast.losses import SIMILARITIES
 
 Array = NDArray[np.float64]
+Entry = tuple[Line2D, str]  # of a legend: how it is drawn, and its name
 
 # Text, axes and grids of an SVG are drawn in this colour, and only they; `svg.to_svg` turns it into `currentColor`.
 INK = "#010203"
@@ -182,6 +183,19 @@ def mark_edge(ax: Axes, x: Array, color: str, *, marker: str, edge: float) -> No
     )
 
 
+def new_axes(figure: FigureBase, title: str, y_label: str) -> Axes:
+    """Axes that fill the figure."""
+    ax: Axes = figure.add_subplot()
+    ax.set_title(title)
+    ax.set_ylabel(y_label)
+    return ax
+
+
+def ink_of(ax: Axes) -> str:
+    """The colour of the words of these axes."""
+    return str(ax.xaxis.label.get_color())
+
+
 def say(ax: Axes, text: str) -> None:
     """A sentence in an empty panel, above the middle, where a tolerance may run."""
     ax.text(0.5, 0.85, text, transform=ax.transAxes, ha="center", va="center", alpha=0.8)
@@ -192,7 +206,13 @@ def blank() -> Line2D:
     return Line2D([], [], linestyle="none")
 
 
-def legend(figure: FigureBase, rows: Sequence[Sequence[tuple[Line2D, str]]], title: str) -> None:
+def in_rows(entries: Sequence[Entry], n_columns: int) -> list[list[Entry]]:
+    """The entries of a legend in rows, the last one filled up with blanks."""
+    filled = [*entries, *[(blank(), "")] * (-len(entries) % n_columns)]
+    return [filled[first : first + n_columns] for first in range(0, len(filled), n_columns)]
+
+
+def legend(figure: FigureBase, rows: Sequence[Sequence[Entry]], title: str) -> None:
     """A legend below the axes, never over the data: a grid of rows of one length, under a line that explains it."""
     n_columns = len(rows[0])
     entries = [row[column] for column in range(n_columns) for row in rows]  # matplotlib fills columns first

@@ -7,7 +7,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -17,7 +16,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from kontrast.checks import require_finite, require_shape
-from kontrast.report.axes import HUGE, PRINT_INK, Array, blank, legend, style, width_colors
+from kontrast.report.axes import HUGE, PRINT_INK, Array, Entry, blank, in_rows, legend, style, width_colors
 from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import to_png
 
@@ -59,16 +58,19 @@ def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int],
     figure = Figure(figsize=(PANEL[0] * len(pairs), PANEL[1]), layout="constrained")
     palette = _palette(len(classes))
     for ax, (first, second) in zip(np.atleast_1d(figure.subplots(1, len(pairs))), pairs, strict=True):
+        colors: Any
         across = points[:, first]
         # One dimension has no other to stand against: its samples are spread out by their place in a random order.
         up = points[:, second] if second < points.shape[1] else np.linspace(0, 1, len(points))
         if labels is None:
             dense = _density(across, up)
             by_density = np.argsort(dense, kind="stable")  # the densest on top
-            colors: Any = ListedColormap(width_colors("cosine", 64))(dense[by_density])
-            _scatter(ax, across[by_density], up[by_density], colors)
+            colors = ListedColormap(width_colors("cosine", 64))(dense[by_density])
+            across, up = across[by_density], up[by_density]
         else:
-            _scatter(ax, across, up, [palette[place] for place in np.searchsorted(classes, labels)])
+            colors = [palette[place] for place in np.searchsorted(classes, labels)]
+        size = float(np.clip(24000 / max(len(across), 1), 5, 26))
+        ax.scatter(across, up, s=size, c=colors, linewidths=0, alpha=0.75)
         ax.set_xlabel(f"dimension {first + 1}")
         ax.set_ylabel(f"dimension {second + 1}" if second < points.shape[1] else "")
         for axis in (ax.xaxis, ax.yaxis):
@@ -79,11 +81,6 @@ def _figure(points: Array, labels: NDArray[np.int64] | None, classes: list[int],
     shown = f"{len(points):,} of {n_samples:,} samples" if len(points) < n_samples else f"{n_samples:,} samples"
     legend(figure, _entries(classes, palette), f"{shown}, {_colors_mean(len(classes))}")
     return figure
-
-
-def _scatter(ax: Axes, x: Array, y: Array, colors: Any) -> None:
-    size = float(np.clip(24000 / max(len(x), 1), 5, 26))
-    ax.scatter(x, y, s=size, c=colors, linewidths=0, alpha=0.75)
 
 
 def _density(x: Array, y: Array) -> Array:
@@ -106,16 +103,14 @@ def _palette(n_classes: int) -> list[str]:
     return [to_hex(mpl.colormaps["tab10" if n_classes <= 10 else "tab20"](place)) for place in range(n_classes)]
 
 
-def _entries(classes: list[int], palette: list[str]) -> list[list[tuple[Line2D, str]]]:
+def _entries(classes: list[int], palette: list[str]) -> list[list[Entry]]:
     if not classes or len(classes) > MOST_IN_LEGEND:
         return [[(blank(), "")]]
     made = [
         (Line2D([], [], linestyle="none", marker="o", markersize=5.5, color=color), str(label))
         for label, color in zip(classes, palette, strict=True)
     ]
-    made += [(blank(), "")] * (-len(made) % min(IN_A_ROW, len(made)))
-    n = min(IN_A_ROW, len(made))
-    return [made[first : first + n] for first in range(0, len(made), n)]
+    return in_rows(made, min(IN_A_ROW, len(made)))
 
 
 def _colors_mean(n_classes: int) -> str:

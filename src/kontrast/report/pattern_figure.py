@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -26,25 +27,13 @@ from torch import Tensor
 from kontrast.checks import require_type, require_whole
 from kontrast.data import ImageShape
 from kontrast.errors import InputError
-from kontrast.report.axes import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PINK,
-    PRINT_INK,
-    Array,
-    blank,
-    dress_log_y,
-    dress_step,
-    legend,
-    mark_edge,
-    number,
-    say,
-    set_ticks,
-    style,
-)
+from kontrast.report import axes
+from kontrast.report.axes import Array, Entry
 from kontrast.report.png import require_png_path, write_png
 from kontrast.report.svg import printable, to_png
+
+if TYPE_CHECKING:
+    from kontrast.patterns import LMEs
 
 WIDTH = 8.4  # inches
 CELL = 1.6  # inches, the largest width of a pattern that is an image
@@ -55,50 +44,18 @@ MOST_CURVES, MOST_STEPS = 400, 400  # drawn of each
 GRAY = "#8a8f96"
 
 
-class Patterns(Protocol):
-    """The parts of `patterns.LMEs` that are drawn: m patterns, and k starts, some of which led to them."""
-
-    @property
-    def weights(self) -> Tensor:
-        """(m, d), unit rows."""
-
-    @property
-    def eigenvalues(self) -> Tensor:
-        """(m,)."""
-
-    @property
-    def certified(self) -> Tensor:
-        """(m,) of bool: stable by the sufficient test of Theorem 1."""
-
-    @property
-    def stable(self) -> Tensor:
-        """(m,) of bool: stable by the exact criterion."""
-
-    @property
-    def basins(self) -> Tensor:
-        """(m,): the share of the starts that led there."""
-
-    @property
-    def discrepancies(self) -> Tensor:
-        """(T, k): ‖w(t + 1) − w(t)‖ of every start, NaN after its end."""
-
-    @property
-    def status(self) -> tuple[Enum, ...]:
-        """How each of the k starts ended."""
-
-
 class _Kind(Enum):
     """How sure it is that a pattern attracts: its mark, its colour and its words."""
 
-    CERTIFIED = ("●", GREEN, "certified (Theorem 1)")
+    CERTIFIED = ("●", axes.GREEN, "certified (Theorem 1)")
     STABLE = ("◐", "#8cc152", "stable, not certified")
-    UNSTABLE = ("×", PINK, "not stable")
+    UNSTABLE = ("×", axes.PINK, "not stable")
 
 
 _ENDINGS = {
-    "CONVERGED": BLUE,
-    "SETTLED": PRINT_INK,
-    "CHATTERING": ORANGE,
+    "CONVERGED": axes.BLUE,
+    "SETTLED": axes.PRINT_INK,
+    "CHATTERING": axes.ORANGE,
     "STEP_LIMIT": "#6a35a8",
     "SILENT": GRAY,
     "DIVERGED": "#8f2750",
@@ -121,7 +78,7 @@ class _Drawn:
 
 def write_pattern_figure(
     path: str | Path,
-    patterns: Patterns,
+    patterns: LMEs,
     *,
     image_shape: ImageShape | None = None,
     n_patterns: int = 24,
@@ -138,14 +95,14 @@ def write_pattern_figure(
     """
     path = require_png_path(path, "patterns.png")
     figure = pattern_figure(patterns, image_shape=image_shape, n_patterns=n_patterns, title=title)
-    with style(PRINT_INK, salt="patterns"), warnings.catch_warnings():
+    with axes.style(axes.PRINT_INK, salt="patterns"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # of the user's title
         content = to_png(figure)
     return write_png(path, content)
 
 
 def pattern_figure(
-    patterns: Patterns, *, image_shape: ImageShape | None = None, n_patterns: int = 24, title: str | None = None
+    patterns: LMEs, *, image_shape: ImageShape | None = None, n_patterns: int = 24, title: str | None = None
 ) -> Figure:
     """The figure that `write_pattern_figure` writes.
 
@@ -158,7 +115,7 @@ def pattern_figure(
     drawn = _drawn(patterns, n_shown)
     images = None if image_shape is None else _images(drawn.weights, image_shape)
     heading = _heading(drawn) if title is None else "\n".join(textwrap.wrap(printable(title), 84))
-    with style(PRINT_INK, salt="patterns"):
+    with axes.style(axes.PRINT_INK, salt="patterns"):
         rows, columns, height = _arrangement(drawn, images)
         figure = Figure(figsize=(WIDTH, height + 3.6 + 0.2 * heading.count("\n")), layout="constrained")
         figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold")
@@ -170,7 +127,7 @@ def pattern_figure(
     return figure
 
 
-def _drawn(patterns: Patterns, n_shown: int) -> _Drawn:
+def _drawn(patterns: LMEs, n_shown: int) -> _Drawn:
     try:
         basins = _array(patterns.basins)
         order = np.argsort(-basins, kind="stable")
@@ -180,7 +137,9 @@ def _drawn(patterns: Patterns, n_shown: int) -> _Drawn:
             weights=_array(patterns.weights)[shown],
             eigenvalues=_array(patterns.eigenvalues)[shown],
             basins=basins[shown],
-            kinds=tuple(_kind(certified=bool(certified[i]), stable=bool(stable[i])) for i in shown),
+            kinds=tuple(
+                _Kind.CERTIFIED if certified[i] else _Kind.STABLE if stable[i] else _Kind.UNSTABLE for i in shown
+            ),
             rest=float(basins[order[n_shown:]].sum()),
             n_patterns=len(basins),
             discrepancies=_array(patterns.discrepancies),
@@ -195,10 +154,6 @@ def _drawn(patterns: Patterns, n_shown: int) -> _Drawn:
 
 def _array(values: Tensor) -> Array:
     return values.detach().cpu().double().numpy()
-
-
-def _kind(*, certified: bool, stable: bool) -> _Kind:
-    return _Kind.CERTIFIED if certified else _Kind.STABLE if stable else _Kind.UNSTABLE
 
 
 def _heading(drawn: _Drawn) -> str:
@@ -244,7 +199,7 @@ def _draw_patterns(figure: SubFigure, drawn: _Drawn, images: Array | None, rows:
     for ax in grid[len(drawn.basins) :]:
         ax.set_axis_off()
     if not drawn.basins.size:
-        say(grid[0], "no start came to rest at a pattern")
+        axes.say(grid[0], "no start came to rest at a pattern")
     far = 1.08 * float(np.abs(drawn.weights).max(initial=0.0)) or 1.0
     for place, ax in enumerate(grid[: len(drawn.basins)]):
         if images is None:
@@ -254,7 +209,7 @@ def _draw_patterns(figure: SubFigure, drawn: _Drawn, images: Array | None, rows:
         mark, color, _ = drawn.kinds[place].value
         ax.set_title(f"{place + 1}", fontsize=8.5, pad=3, fontweight="normal")
         ax.set_title(mark, fontsize=10, pad=3, loc="right", color=color)
-        words = f"{_percent(drawn.basins[place])}", f"λ {number(float(f'{drawn.eigenvalues[place]:.3g}'))}"
+        words = f"{100 * drawn.basins[place]:.3g} %", f"λ {axes.number(float(f'{drawn.eigenvalues[place]:.3g}'))}"
         ax.set_xlabel((",  " if images is None else "\n").join(words), fontsize=8.5, labelpad=3)
 
 
@@ -264,42 +219,43 @@ def _draw_image(ax: Axes, image: Array) -> None:
     ax.spines[:].set_visible(True)
     ax.spines[:].set_alpha(0.35)
     for axis in (ax.xaxis, ax.yaxis):
-        set_ticks(axis, [])
+        axes.set_ticks(axis, [])
 
 
 def _draw_strip(ax: Axes, weights: Array, far: float, *, labeled: bool) -> None:
     positions = np.arange(1, len(weights) + 1)
     if len(weights) <= FEW_VALUES:
-        ax.bar(positions, weights, width=0.8, color=[ORANGE if w > 0 else BLUE for w in weights])
+        ax.bar(positions, weights, width=0.8, color=[axes.ORANGE if w > 0 else axes.BLUE for w in weights])
     else:
-        ax.plot(positions, weights, linewidth=1.0, color=BLUE)
-    ax.axhline(0, color=PRINT_INK, linewidth=0.6, alpha=0.6)
+        ax.plot(positions, weights, linewidth=1.0, color=axes.BLUE)
+    ax.axhline(0, color=axes.PRINT_INK, linewidth=0.6, alpha=0.6)
     ax.set_ylim(-far, far)
     ax.set_xlim(0.4, len(weights) + 0.6)
-    set_ticks(ax.xaxis, [])
+    axes.set_ticks(ax.xaxis, [])
     ax.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     ax.tick_params(axis="y", labelsize=8, labelleft=labeled)
 
 
 def _draw_convergence(figure: SubFigure, drawn: _Drawn) -> None:
-    ax = figure.subplots()
-    ax.set_title("Convergence of the starts")
+    ax = axes.new_axes(figure, "Convergence of the starts", "‖w(t + 1) − w(t)‖")
     n_steps, n_starts = drawn.discrepancies.shape
     chosen = np.unique(np.linspace(0, n_starts - 1, min(n_starts, MOST_CURVES)).round().astype(int))
     picked = np.unique(np.geomspace(1, max(n_steps, 1), MOST_STEPS).round().astype(int))[:n_steps]
-    dress_step(ax, picked.astype(float) if n_steps else np.ones(1))
+    axes.dress_step(ax, picked.astype(float) if n_steps else np.ones(1))
     values = np.where(np.isfinite(drawn.discrepancies), drawn.discrepancies, np.nan)
-    dress_log_y(ax, values, decades=1.0)
-    ax.set_ylabel("‖w(t + 1) − w(t)‖")
-    counts = {name: drawn.endings.count(name) for name in sorted(set(drawn.endings), key=drawn.endings.count)[::-1]}
+    axes.dress_log_y(ax, values, decades=1.0)
+    counts = dict(Counter(drawn.endings).most_common())
     for layer, name in enumerate(counts):  # the rarest ending on top
         mine = [start for start in chosen if drawn.endings[start] == name]
-        _draw_runs(ax, values[:, mine], picked, _ENDINGS.get(name, PRINT_INK), layer)
+        _draw_runs(ax, values[:, mine], picked, _ENDINGS.get(name, axes.PRINT_INK), layer)
     if not np.isfinite(values).any():
-        say(ax, "no start took a step")
+        axes.say(ax, "no start took a step")
     shown = "" if len(chosen) == n_starts else f"{len(chosen)} of {n_starts:,} starts, evenly spaced"
     entries = [
-        (Line2D([], [], color=_ENDINGS.get(name, PRINT_INK), linewidth=2.2), f"{_words(name)} ({count:,})")
+        (
+            Line2D([], [], color=_ENDINGS.get(name, axes.PRINT_INK), linewidth=2.2),
+            f"{name.lower().replace('_', ' ')} ({count:,})",
+        )
         for name, count in counts.items()
     ]
     _legend(figure, entries, shown)
@@ -319,12 +275,11 @@ def _draw_runs(ax: Axes, values: Array, picked: NDArray[np.int64], color: str, l
     ax.add_collection(LineCollection(lines, colors=color, linewidths=0.8, alpha=alpha, zorder=2 + 0.01 * layer))
     if ends:
         ax.plot(*np.transpose(ends), linestyle="none", marker="o", markersize=2.6, color=color, zorder=3)
-    mark_edge(ax, np.asarray(zeros), color, marker="v", edge=0)
+    axes.mark_edge(ax, np.asarray(zeros), color, marker="v", edge=0)
 
 
 def _draw_basins(figure: SubFigure, drawn: _Drawn) -> None:
-    ax = figure.subplots()
-    ax.set_title("Basins")
+    ax = axes.new_axes(figure, "Basins", "share of the starts, %")
     n = len(drawn.basins)
     none = max(0.0, 1 - float(drawn.basins.sum()) - drawn.rest) if drawn.endings else 0.0
     others = {"other": drawn.rest, "none": none}
@@ -334,14 +289,13 @@ def _draw_basins(figure: SubFigure, drawn: _Drawn) -> None:
     places = [n + 0.5 + room * (k + 0.75) for k in range(len(others))]
     ax.bar(places, [100 * share for share in others.values()], width=0.6 * room, color=GRAY)
     ticks = list(range(1, n + 1, max(1, math.ceil(n / 12))))
-    set_ticks(ax.xaxis, [*ticks, *places], [*map(str, ticks), *others])
+    axes.set_ticks(ax.xaxis, [*ticks, *places], [*map(str, ticks), *others])
     right = max([n + 0.5, *(place + room / 2 for place in places)])
     spare = max(0.0, 5 - right) / 2  # a few bars stay slim, and in the middle
     ax.set_xlim(0.4 - spare, right + spare)
     ax.grid(visible=False, axis="x")
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.set_xlabel("pattern")
-    ax.set_ylabel("share of the starts, %")
     _legend(figure, [(_handle(kind), kind.value[2]) for kind in _Kind if kind in drawn.kinds], "")
 
 
@@ -352,16 +306,7 @@ def _handle(kind: _Kind) -> Line2D:
     return marker
 
 
-def _legend(figure: SubFigure, entries: list[tuple[Line2D, str]], title: str) -> None:
+def _legend(figure: SubFigure, entries: list[Entry], title: str) -> None:
     """Two entries per row."""
-    padded = entries + [(blank(), "")] * (-len(entries) % min(2, max(1, len(entries))))
-    if padded:
-        legend(figure, [padded[k : k + 2] for k in range(0, len(padded), 2)], title)
-
-
-def _words(name: str) -> str:
-    return name.lower().replace("_", " ")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    if entries:
+        axes.legend(figure, axes.in_rows(entries, min(2, len(entries))), title)

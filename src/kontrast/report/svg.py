@@ -30,7 +30,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     referenced = _references(root)
     for element in root.iter():
         element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
-        element.text, element.tail = _unless_blank(element.text), None
+        element.text, element.tail = element.text if (element.text or "").strip() else None, None
         if element.get("id") not in referenced:
             element.attrib.pop("id", None)
         for key, value in list(element.attrib.items()):
@@ -67,10 +67,6 @@ def _drop(root: ElementTree.Element, *names: str) -> None:
         for child in list(parent):
             if child.tag in {f"{{{_SVG}}}{name}" for name in names}:
                 parent.remove(child)
-
-
-def _unless_blank(text: str | None) -> str | None:
-    return text if text and text.strip() else None
 
 
 def _references(root: ElementTree.Element) -> set[str]:

@@ -5,7 +5,7 @@ question has a section of its own (`kernel`, `pca`, `probes`, `labels`) that dec
 `measure` and a `judge`.
 """
 
-from kontrast.study import kernel, labels, pca, probes
+from kontrast.study import kernel, labels, pca, probes, tables
 from kontrast.study.findings import Findings, find
 from kontrast.study.kernel import KernelVerdict, SimilarityFindings
 from kontrast.study.labels import REPRESENTATIONS, LabelFindings
@@ -15,7 +15,7 @@ from kontrast.study.quantities import Drawing, Plot, Quantity
 from kontrast.study.rules import Rule
 from kontrast.study.run import SECTIONS, consolidate, measure_cell, run_study
 from kontrast.study.spec import StudySpec, parse_cell, prepare
-from kontrast.study.tables import Table, label_tables, pca_table, probe_table, similarity_table, terminal_tables
+from kontrast.study.tables import Table, terminal_tables
 from kontrast.study.thresholds import Thresholds
 
 __all__ = [
@@ -42,16 +42,13 @@ __all__ = [
     "find",
     "input_embeddings",
     "kernel",
-    "label_tables",
     "labels",
     "measure_cell",
     "parse_cell",
     "pca",
-    "pca_table",
     "prepare",
-    "probe_table",
     "probes",
     "run_study",
-    "similarity_table",
+    "tables",
     "terminal_tables",
 ]

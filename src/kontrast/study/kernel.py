@@ -7,27 +7,26 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import Tensor
 
 from kontrast.dynamics import (
-    Problem,
     Snapshot,
     Status,
-    Trajectory,
     contrastive_problem,
     distance_from,
     fixed_kernel_descent,
     gradient_descent,
 )
 from kontrast.kernels import empirical_ntk
-from kontrast.linalg import LogLaw, PowerLaw, effective_rank, fit_log_law, relative_spread
+from kontrast.linalg import LogLaw, effective_rank, fit_log_law, relative_spread
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 from kontrast.study.cell import Cell
-from kontrast.study.over_seeds import about_width, fits_in_width, last_step, seed_means, trend, whole_steps
+from kontrast.study.over_seeds import about_width, over_widths, trend, whole_steps
 from kontrast.study.quantities import (
     Drawing,
     Finished,
@@ -39,7 +38,7 @@ from kontrast.study.quantities import (
     scalar,
     share,
 )
-from kontrast.study.rules import Rule, WidthFindings, decide
+from kontrast.study.rules import Rule, WidthFindings
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -61,12 +60,7 @@ class _Start:
     parameters: Parameters
     outputs: Tensor
     anchor: Tensor
-    twin: Trajectory
-
-    @functools.cached_property
-    def predicted(self) -> dict[int, Tensor]:
-        """The twin's outputs by step."""
-        return outputs_by_step(self.twin)
+    predicted: dict[int, Tensor]  # the twin's outputs by step
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +86,6 @@ def _kernel_gap(seen: _Moment) -> float:
     if predicted is None:  # the twin overflowed first
         return math.nan
     return float((seen.now.outputs - predicted).norm() / seen.now.outputs.norm())
-
-
-def _output_move(seen: _Moment) -> float:
-    return float((seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm())
-
-
-def _rank_span(spec: StudySpec) -> tuple[float, float]:
-    return 1, max(2, min(spec.d_out, spec.n_samples - 1))  # of a centred embedding
 
 
 QUANTITIES = (
@@ -149,7 +135,7 @@ QUANTITIES = (
     Quantity(
         "output_move",
         "‖f(t) − f(0)‖_F / ‖f(0)‖_F",
-        record=_output_move,
+        record=lambda seen: (seen.now.outputs - seen.start.outputs).norm() / seen.start.outputs.norm(),
         heading="outputs moved",
         write=share,
         drawing=Drawing(
@@ -176,7 +162,11 @@ QUANTITIES = (
         record=lambda seen: effective_rank(seen.embedding),
         heading="effective rank",
         in_terminal=True,
-        drawing=Drawing((Plot("collapse-rank", "step", "Effective rank"),), "directions in use", span=_rank_span),
+        drawing=Drawing(
+            (Plot("collapse-rank", "step", "Effective rank"),),
+            "directions in use",
+            span=lambda spec: (1, max(2, min(spec.d_out, spec.n_samples - 1))),  # of a centred embedding
+        ),
     ),
     Quantity(
         "spread",
@@ -206,54 +196,32 @@ def _train(cell: Cell, similarity: str, rate: float) -> xr.Dataset:
         similarity_from(similarity, delta=spec.delta), link_from(spec.link, temperature=spec.temperature)
     )
     problem = contrastive_problem(pairs, loss)
-    twin = _kernel_twin(net, problem, learning_rate=rate, n_steps=spec.n_steps, record_at=steps)
+    descent: dict[str, Any] = {"learning_rate": rate, "n_steps": spec.n_steps, "record_at": steps}
+    outputs = net(problem.inputs).detach()
+    kernel = _fixed_kernel(net, problem.inputs, outputs.numel())
+    twin = fixed_kernel_descent(kernel, outputs, problem.objective, keep_outputs=True, **descent)
     points = problem.inputs[pairs.anchor[: spec.n_ntk_points]]
     K0 = empirical_ntk(net, points)
-    start = _Start(net, points, K0, parameters_of(net), net(problem.inputs).detach(), pairs.anchor, twin)
-    function = pure_function(net)
-    trained = gradient_descent(
-        function,
-        parameters_of(net),
-        problem,
-        learning_rate=rate,
-        n_steps=spec.n_steps,
-        record_at=steps,
-        recorders={"all": recorder(QUANTITIES, functools.partial(_Moment, start))},
-    )
-    diverged = trained.status is Status.DIVERGED
+    start = _Start(net, points, K0, parameters_of(net), outputs, pairs.anchor, outputs_by_step(twin))
+    function, records = pure_function(net), {"all": recorder(QUANTITIES, functools.partial(_Moment, start))}
+    trained = gradient_descent(function, parameters_of(net), problem, recorders=records, **descent)
+    diverged, twin_diverged = (run.status is Status.DIVERGED for run in (trained, twin))
     cell.embeddings[similarity] = None if diverged else functools.partial(function, trained.final_parameters)
     scalars = {
         "diverged": scalar(np.int32(diverged), "1 where the run overflowed"),
         "stopped_at": scalar(np.int32(trained.stopped_at), "the step at which the run ended"),
-        "kernel_diverged": scalar(
-            np.int32(twin.status is Status.DIVERGED), "1 where the fixed kernel's own prediction overflowed"
-        ),
+        "kernel_diverged": scalar(np.int32(twin_diverged), "1 where the fixed kernel's own prediction overflowed"),
         "learning_rate": scalar(rate, "the learning rate"),
         "ntk_scale": scalar(float(K0.abs().max()), "max |K(0)| over the NTK points"),
     }
-    return xr.Dataset(
-        over_steps(QUANTITIES, trained.records.get("all"), Finished(trained, twin, steps)) | scalars,
-        coords={"step": np.asarray(steps, dtype=np.int32), "similarity": similarity},
-    )
+    return over_steps(QUANTITIES, Finished(trained, twin, steps), scalars).assign_coords(similarity=similarity)
 
 
-def _kernel_twin(net: MLP, problem: Problem, *, learning_rate: float, n_steps: int, record_at: list[int]) -> Trajectory:
-    """The same descent with the NTK held at its start: dense where it fits, by products where it does not."""
-    outputs = net(problem.inputs).detach()
-    kernel: Tensor | Callable[[Tensor], Tensor]
-    if outputs.numel() <= MAX_DENSE:
-        kernel = empirical_ntk(net, problem.inputs)
-    else:
-        kernel = functools.partial(Linearized.of(net).kernel_product, problem.inputs)
-    return fixed_kernel_descent(
-        kernel,
-        outputs,
-        problem.objective,
-        learning_rate=learning_rate,
-        n_steps=n_steps,
-        record_at=record_at,
-        keep_outputs=True,
-    )
+def _fixed_kernel(net: MLP, inputs: Tensor, size: int) -> Tensor | Callable[[Tensor], Tensor]:
+    """The NTK at the start: a matrix where it fits, its products with vectors where it does not."""
+    if size <= MAX_DENSE:
+        return empirical_ntk(net, inputs)
+    return functools.partial(Linearized.of(net).kernel_product, inputs)
 
 
 # What the numbers say
@@ -279,9 +247,7 @@ class SimilarityFindings(WidthFindings[KernelVerdict]):
     """
 
     similarity: str
-    running_away: tuple[
-        int, ...
-    ]  # how many seeds did not diverge, but ended with outputs over `RUNAWAY` times their start
+    running_away: tuple[int, ...]  # seeds, per width, that ended finite but over `RUNAWAY` times their start
     kernel_diverged: tuple[int, ...]  # in how many seeds the fixed kernel's own prediction overflowed, per width
     diverged_at: tuple[float, ...]  # mean step of divergence, per width; NaN where none did
     divergence_law: LogLaw | None  # mean step of divergence against ln width, when every run diverged
@@ -293,59 +259,33 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> tuple[
 
 
 def _judge(result: xr.Dataset, thresholds: Thresholds) -> SimilarityFindings:
-    widths = tuple(int(width) for width in result.width)
     diverged = result.diverged.values.astype(bool)  # (width, seed)
     stopped = np.where(diverged, result.stopped_at.values, np.nan)
     diverged_at = tuple(float(np.nanmean(row)) if np.isfinite(row).any() else math.nan for row in stopped)
-    at = _common_step(result)
-    means = {} if at is None else {it.name: seed_means(result[it.name].sel(step=at)) for it in QUANTITIES}
+    fitted = [quantity.name for quantity in QUANTITIES if quantity.fitted]
+    usable = whole_steps(result, fitted, diverged, result.stopped_at.values)
+    moves = result.output_move.transpose("step", "width", "seed").values  # NaN, a diverged run, compares as False
+    shared = over_widths(result, QUANTITIES, usable & (moves <= RUNAWAY).all(axis=(1, 2)), diverged)
     found = SimilarityFindings(
+        **shared,
         similarity=str(result.similarity.values),
         learning_rate=float(result.learning_rate.values.flat[0]),
         verdict=KernelVerdict.UNDECIDED,
-        step=at,
-        widths=widths,
-        n_seeds=result.sizes["seed"],
-        means=means,
-        exponents=fits_in_width(QUANTITIES, widths, means),
-        diverged=tuple(int(row.sum()) for row in diverged),
-        running_away=tuple(int(row.sum()) for row in _runaways(result)),
+        running_away=tuple(int(row.sum()) for row in moves[-1] > RUNAWAY),
         kernel_diverged=tuple(int(row.sum()) for row in result.kernel_diverged.values),
         diverged_at=diverged_at,
-        divergence_law=fit_log_law(widths, diverged_at) if diverged.all() and len(widths) > 1 else None,
+        divergence_law=fit_log_law(shared["widths"], diverged_at) if diverged.all() and len(diverged) > 1 else None,
     )
-    rule = decide(RULES, found, thresholds)
-    words = rule.sentence(found, thresholds)
-    if sum(found.kernel_diverged) and at is not None:
-        words += f" (judged at step {at}: the fixed kernel's own prediction overflows later)"
-    return found.decided(rule, thresholds, f"{found.similarity}: {words}")
-
-
-def _common_step(result: xr.Dataset) -> int | None:
-    """The last recorded step at which every run is whole, and none is more than half-way to divergence."""
-    fitted = [quantity.name for quantity in QUANTITIES if quantity.fitted]
-    usable = whole_steps(result, fitted, result.diverged.values.astype(bool), result.stopped_at.values)
-    usable &= (result.output_move.transpose("step", ...).values <= RUNAWAY).all(axis=(1, 2))
-    return last_step(result, usable)
-
-
-def _runaways(result: xr.Dataset) -> np.ndarray:
-    """(width, seed): whether a run reached the last step with outputs that have run away."""
-    last = result.output_move.isel(step=-1).transpose("width", "seed").values  # NaN, a diverged run, compares as False
-    return np.asarray(last > RUNAWAY)
+    remark = ""
+    if sum(found.kernel_diverged) and found.step is not None:
+        remark = f" (judged at step {found.step}: the fixed kernel's own prediction overflows later)"
+    return found.decided(RULES, thresholds, found.similarity, remark)
 
 
 def _says_diverges(found: SimilarityFindings, thresholds: Thresholds) -> str:
     if sum(found.diverged) or sum(found.running_away):
         return f"{_divergence(found)}{_drift(found)}no kernel describes where it goes"
     return "the fixed kernel's own prediction overflows at once; lower the learning rate"
-
-
-def _says_still(found: SimilarityFindings, thresholds: Thresholds) -> str:
-    return (
-        f"after {found.step} steps the outputs have moved by {found.widest('output_move'):.2%} at width "
-        f"{found.widths[-1]}, too little to judge; raise the steps or the learning rate"
-    )
 
 
 def _says_kernel(found: SimilarityFindings, thresholds: Thresholds) -> str:
@@ -370,10 +310,6 @@ def _missed(found: SimilarityFindings) -> str:
     return f"{_drift(found)}at width {found.widths[-1]} a fixed kernel misses this model by {gap:.1%}"
 
 
-def _gap_law(found: SimilarityFindings) -> PowerLaw | None:
-    return found.exponents.get("kernel_gap")
-
-
 RULES = (
     Rule(
         KernelVerdict.DIVERGES,
@@ -386,7 +322,10 @@ RULES = (
         KernelVerdict.STILL,
         "at the widest network the outputs moved by less than a tolerance of {tolerance}, as a share of their norm",
         lambda found, thresholds: found.widest("output_move") < thresholds.tolerance,
-        _says_still,
+        lambda found, _: (
+            f"after {found.step} steps the outputs have moved by {found.widest('output_move'):.2%} at width "
+            f"{found.widths[-1]}, too little to judge; raise the steps or the learning rate"
+        ),
     ),
     Rule(
         KernelVerdict.KERNEL,
@@ -397,13 +336,13 @@ RULES = (
     Rule(
         KernelVerdict.KERNEL_WHEN_WIDER,
         "the kernel gap falls with width: the 95 % interval of its exponent lies below zero",
-        lambda found, _: (law := _gap_law(found)) is not None and law.high < 0,
+        lambda found, _: found.falls("kernel_gap"),
         _says_when_wider,
     ),
     Rule(
         KernelVerdict.LEARNS,
         f"the kernel gap does not fall with width: the 95 % interval of its exponent lies above {FLAT:g}",
-        lambda found, _: (law := _gap_law(found)) is not None and law.low > FLAT,
+        lambda found, _: (law := found.exponents.get("kernel_gap")) is not None and law.low > FLAT,
         lambda found, _: (
             f"{_missed(found)}, and the gap does not fall with width: training learns what no fixed kernel does"
         ),

@@ -12,10 +12,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.data import Dataset
 from kontrast.estimators import KernelLearnability, LearningCurve
 from kontrast.runs import generator_for
-from kontrast.study.probes import EMBEDDINGS, Embedding, probe_split
+from kontrast.study.probes import EMBEDDINGS, probe_split
 from kontrast.study.quantities import Quantity, scalar
 from kontrast.study.thresholds import Thresholds
 
@@ -144,41 +143,22 @@ def measure(cell: Cell) -> xr.Dataset:
         return xr.Dataset()
     if cell.width < max(cell.spec.widths):
         return no_curves(list(cell.judged), len(cell.dataset))
-    return label_curves(
-        cell.judged,
-        cell.dataset,
-        contrasted=cell.contrasted,
-        generator=generator_for(cell.seed, 0, 2),
-        seed=cell.seed,
-        device=cell.device,
-        dtype=cell.dtype,
-    )
+    return label_curves(cell)
 
 
-def label_curves(
-    embeddings: Mapping[str, Embedding | None],
-    dataset: Dataset,
-    *,
-    contrasted: Tensor,
-    generator: torch.Generator,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> xr.Dataset:
+def label_curves(cell: Cell) -> xr.Dataset:
     """The curves of every embedding and of the NTK; NaN for None, an embedding whose training diverged.
 
     Every embedding sees the same samples and, from the same seed, the same training sets.
     """
-    assert dataset.y is not None
-    chosen = _chosen(dataset.y, contrasted=contrasted, generator=generator)
-    x, y = dataset.rows[chosen].to(device=device, dtype=dtype), dataset.y[chosen].numpy()
+    labels = cell.dataset.y
+    assert labels is not None
+    chosen = _chosen(labels, contrasted=cell.contrasted, generator=generator_for(cell.seed, 0, 2))
+    x, y = cell.dataset.rows[chosen].to(device=cell.device, dtype=cell.dtype), labels[chosen].numpy()
     sizes = label_counts(len(chosen))
-    curves = {}
-    for name in (*embeddings, NTK):
-        embed = (lambda x: x) if name == NTK else embeddings[name]
-        z = None if embed is None else embed(x).detach()
-        kernel = "ntk" if name == NTK else "linear"
-        curves[name] = _curve(kernel, z, y, sizes, seed)
+    embedded = {name: None if embed is None else embed(x).detach() for name, embed in cell.judged.items()}
+    curves = {name: _curve("linear", z, y, sizes, cell.seed) for name, z in embedded.items()}
+    curves[NTK] = _curve("ntk", x, y, sizes, cell.seed)
     return _as_dataset(curves, len(chosen))
 
 

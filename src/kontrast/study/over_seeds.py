@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -21,9 +22,21 @@ def whole_steps(result: xr.Dataset, names: Sequence[str], diverged: np.ndarray, 
     return np.asarray(usable)
 
 
-def last_step(result: xr.Dataset, usable: np.ndarray) -> int | None:
-    """The last of the usable steps."""
-    return int(result.step.values[usable][-1]) if usable.any() else None
+def over_widths(
+    result: xr.Dataset, quantities: Sequence[Quantity], usable: np.ndarray, diverged: np.ndarray
+) -> dict[str, Any]:
+    """The fields of `WidthFindings` that all sections compute alike, at the last of the usable steps."""
+    step = int(result.step.values[usable][-1]) if usable.any() else None
+    widths = tuple(int(width) for width in result.width)
+    means = {} if step is None else {it.name: seed_means(result[it.name].sel(step=step)) for it in quantities}
+    return {
+        "step": step,
+        "widths": widths,
+        "n_seeds": result.sizes["seed"],
+        "means": means,
+        "exponents": fits_in_width(quantities, widths, means),
+        "diverged": tuple(int(row.sum()) for row in diverged),
+    }
 
 
 def seed_means(values: xr.DataArray) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.data import Pairs, pair_matrix
-from kontrast.dynamics import Snapshot, Status, Trajectory
+from kontrast.dynamics import Snapshot, Status
 from kontrast.errors import InputError
 from kontrast.linalg import subspace_sines
 from kontrast.nets import MLP, Parameters
@@ -34,7 +34,7 @@ from kontrast.pca import (
     train_pca_network,
 )
 from kontrast.study.cell import Cell
-from kontrast.study.over_seeds import about_width, fits_in_width, last_step, seed_means, trend, whole_steps
+from kontrast.study.over_seeds import about_width, over_widths, seed_means, trend, whole_steps
 from kontrast.study.probes import Embedding
 from kontrast.study.quantities import (
     Drawing,
@@ -47,7 +47,7 @@ from kontrast.study.quantities import (
     scalar,
     share,
 )
-from kontrast.study.rules import Rule, WidthFindings, decide
+from kontrast.study.rules import Rule, WidthFindings
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -70,17 +70,12 @@ class _Start:
     S: Tensor
     features: Tensor
     solution: PCASolution | None  # PCA of C̃(0)
-    twin: Trajectory
+    frozen: dict[int, Tensor]  # the twin's outputs by step
 
     @functools.cached_property
     def size(self) -> float:
         """‖C̃(0)‖_F."""
         return contrastive_drift(self.features, torch.zeros_like(self.features), self.S)
-
-    @functools.cached_property
-    def frozen(self) -> dict[int, Tensor]:
-        """The twin's outputs by step."""
-        return outputs_by_step(self.twin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +219,7 @@ def measure(cell: Cell) -> xr.Dataset:
         keep_outputs=True,
         recorders={"sine": lambda now: _largest_sine(now.parameters["output"], before)},
     )
-    first = _Start(span.net, span.pairs, spec.delta, spec.d_out, S, features, before, twin)
+    first = _Start(span.net, span.pairs, spec.delta, spec.d_out, S, features, before, outputs_by_step(twin))
     view = functools.lru_cache(maxsize=1)(functools.partial(_Moment, first))  # both recorders look at one step
     trained = train(
         recorders={"all": recorder(QUANTITIES, view), "ambiguous": lambda now: float(_is_ambiguous(view(now).solution))}
@@ -244,17 +239,13 @@ def measure(cell: Cell) -> xr.Dataset:
             "random": embedding(start),
         }
     )
-    steps = spec.record_steps
     scalars = {
         "pca_diverged": scalar(np.int32(diverged), "1 where it overflowed"),
         "pca_stopped_at": scalar(np.int32(trained.stopped_at), "the orthonormal run's last step"),
         "pca_not_unique": scalar(np.int32(ambiguous), "1 where a C̃ has no eigengap, so that its PCA is not unique"),
         "eigengap_start": scalar(before.gap if before else math.nan, "λ_Z − λ_(Z+1) of C̃(0)"),
     }
-    return xr.Dataset(
-        over_steps(QUANTITIES, trained.records.get("all"), Finished(trained, twin, steps)) | scalars,
-        coords={"step": np.asarray(steps, dtype=np.int32)},
-    )
+    return over_steps(QUANTITIES, Finished(trained, twin, spec.record_steps), scalars)
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,26 +332,17 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFin
     """The findings on the orthonormal run of a consolidated study; None where the spec leaves it out."""
     if spec.without_pca:
         return None
-    widths = tuple(int(width) for width in result.width)
     diverged = result.pca_diverged.transpose("width", "seed").values.astype(bool)
     usable = whole_steps(result, NEEDED, diverged, result.pca_stopped_at.transpose("width", "seed").values)
-    at = last_step(result, usable)
-    means = {} if at is None else {it.name: seed_means(result[it.name].sel(step=at)) for it in QUANTITIES}
-    found = PCAFindings(
+    shared = over_widths(result, QUANTITIES, usable, diverged)
+    return PCAFindings(
+        **shared,
         learning_rate=spec.pca_learning_rate,
         verdict=PCAVerdict.NOT_CONVERGED,
-        step=at,
-        widths=widths,
-        n_seeds=result.sizes["seed"],
-        means=means,
-        exponents=fits_in_width(QUANTITIES, widths, means),
-        progress=_progress(result, at),
+        progress=_progress(result, shared["step"]),
         eigengaps=seed_means(result.eigengap_start),
-        diverged=tuple(int(row.sum()) for row in diverged),
         not_unique=tuple(int(n) for n in result.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
-    )
-    rule = decide(RULES, found, thresholds)
-    return found.decided(rule, thresholds, f"orthonormal: {rule.sentence(found, thresholds)}")
+    ).decided(RULES, thresholds, "orthonormal")
 
 
 def _progress(result: xr.Dataset, at: int | None) -> float:
@@ -412,30 +394,22 @@ def _advice(found: PCAFindings, thresholds: Thresholds) -> str:
         )
     # Around PCA the error of W shrinks by 1 − 2η·gap a step.
     needed = 1 / (2 * found.learning_rate * gap)
+    steps = f"{float(f'{needed:.1g}'):,.0f}" if needed < 1e12 else "very many"
     assert found.step is not None
     if found.step > RELAXED * needed:
         return (
             f"its twin with frozen features has not arrived either (sine {sine:.2g}), though an eigengap of {gap:.2g} "
-            f"takes about {_steps(needed)} steps: the steps are too long, lower the PCA learning rate"
+            f"takes about {steps} steps: the steps are too long, lower the PCA learning rate"
         )
     return (
         f"its twin with frozen features has not arrived either (sine {sine:.2g}): an eigengap of {gap:.2g} takes "
-        f"several times {_steps(needed)} steps; train for more steps, or lower the output dimension"
+        f"several times {steps} steps; train for more steps, or lower the output dimension"
     )
 
 
 def _fall(found: PCAFindings) -> str:
     law = found.exponents.get("pca_angle_start")
     return "" if law is None else f"the sine to PCA of C̃(0) {trend(law)} as M^{law}; "
-
-
-def _steps(needed: float) -> str:
-    return f"{float(f'{needed:.1g}'):,.0f}" if math.isfinite(needed) and needed < 1e12 else "very many"
-
-
-def _falls_to_pca(found: PCAFindings, thresholds: Thresholds) -> bool:
-    law = found.exponents.get("pca_angle_start")
-    return found.widest("pca_angle_frozen") <= thresholds.pca_tolerance and law is not None and law.high < 0
 
 
 def _twin_is_away(found: PCAFindings, thresholds: Thresholds) -> bool:
@@ -471,7 +445,7 @@ RULES = (
         PCAVerdict.PCA_WHEN_WIDER,
         "the twin with frozen features is within {pca_tolerance} of PCA of C̃(0), and the trained network's sine falls "
         "with width: the 95 % interval of its exponent lies below zero",
-        _falls_to_pca,
+        lambda found, thresholds: not _twin_is_away(found, thresholds) and found.falls("pca_angle_start"),
         _says_when_wider,
     ),
     Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.data import Dataset
 from kontrast.estimators import linear_probe
 from kontrast.losses import SIMILARITIES
 from kontrast.runs import generator_for
@@ -99,38 +98,19 @@ QUANTITIES = (
 
 def measure(cell: Cell) -> xr.Dataset:
     """Probes of the cell's embeddings, where the spec asks for them; how many classes there are, always."""
-    dataset, n = cell.dataset, cell.spec.n_probe_samples
-    n_classes = 0 if dataset.y is None else len(torch.unique(dataset.y))
+    labels = cell.dataset.y
+    n_classes = 0 if labels is None else len(torch.unique(labels))
     counted = xr.Dataset({"n_classes": scalar(np.int32(n_classes), "classes of the data's labels; 0 without labels")})
-    if not n:
+    if labels is None or not cell.spec.n_probe_samples:
         return counted
-    probes = probe_accuracies(
-        cell.judged,
-        dataset,
-        n,
-        contrasted=cell.contrasted,
-        generator=generator_for(cell.seed, 0, 1),
-        device=cell.device,
-        dtype=cell.dtype,
-    )
-    return counted.assign(probes)
+    return counted.assign(_accuracies(cell, labels, cell.spec.n_probe_samples))
 
 
-def probe_accuracies(
-    embeddings: Mapping[str, Embedding | None],
-    dataset: Dataset,
-    n: int,
-    *,
-    contrasted: Tensor,
-    generator: torch.Generator,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> xr.Dataset:
+def _accuracies(cell: Cell, labels: Tensor, n: int) -> xr.Dataset:
     """Probes of every embedding, and of guessing; NaN for None, an embedding whose training diverged."""
-    assert dataset.y is not None
-    train, test = probe_split(dataset.y, n, contrasted=contrasted, generator=generator)
-    seen, unseen = (dataset.rows[rows].to(device=device, dtype=dtype) for rows in (train, test))
-    y, y_test = dataset.y[train], dataset.y[test]
+    train, test = probe_split(labels, n, contrasted=cell.contrasted, generator=generator_for(cell.seed, 0, 1))
+    seen, unseen = (cell.dataset.rows[rows].to(device=cell.device, dtype=cell.dtype) for rows in (train, test))
+    y, y_test = labels[train], labels[test]
 
     def scores(embed: Embedding | None) -> list[float]:
         if embed is None:
@@ -139,8 +119,8 @@ def probe_accuracies(
         return [quantity.read(probed) for quantity in QUANTITIES if quantity.read is not None]
 
     chance = float((y_test == torch.mode(y).values).double().mean())
-    rows = {name: scores(embed) for name, embed in embeddings.items()} | {"chance": [chance] * len(QUANTITIES)}
-    overlap = int(torch.isin(torch.cat([train, test]), contrasted).sum())
+    rows = {name: scores(embed) for name, embed in cell.judged.items()} | {"chance": [chance] * len(QUANTITIES)}
+    overlap = int(torch.isin(torch.cat([train, test]), cell.contrasted).sum())
     return xr.Dataset(
         {
             quantity.name: ("embedding", [row[k] for row in rows.values()], {"long_name": quantity.long_name})

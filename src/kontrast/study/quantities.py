@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from kontrast.dynamics import Recorder, Snapshot, Trajectory
@@ -126,16 +127,17 @@ def recorder(quantities: Sequence[Quantity], view: Callable[[Snapshot], Any]) ->
     return record
 
 
-def over_steps(quantities: Sequence[Quantity], records: Tensor | None, finished: Finished) -> Variables:
-    """The arrays over the steps of what `recorder` recorded and of what is read off `finished` runs.
+def over_steps(quantities: Sequence[Quantity], finished: Finished, scalars: Variables) -> xr.Dataset:
+    """What `recorder` recorded as "all" and what is read off the finished runs, over the steps, beside `scalars`.
 
     Steps that a diverged run never reached are NaN.
     """
     recorded = [quantity.name for quantity in quantities if quantity.record is not None]
+    records, n = finished.trained.records.get("all"), len(finished.steps)
     columns: dict[str, Tensor] = dict(zip(recorded, records.unbind(1), strict=True)) if records is not None else {}
     columns |= {quantity.name: quantity.read(finished) for quantity in quantities if quantity.read is not None}
-    n = len(finished.steps)
-    return {it.name: ("step", padded(columns.get(it.name), n), {"long_name": it.long_name}) for it in quantities}
+    arrays = {it.name: ("step", padded(columns.get(it.name), n), {"long_name": it.long_name}) for it in quantities}
+    return xr.Dataset(arrays | scalars, coords={"step": np.asarray(finished.steps, dtype=np.int32)})
 
 
 def scalar(value: float | np.generic, long_name: str) -> tuple[tuple[()], float | np.generic, dict[str, str]]:

@@ -60,12 +60,14 @@ class WidthFindings(Generic[V]):
         """A quantity's mean at the widest network."""
         return self.means[quantity][-1]
 
-    def decided(self, rule: Rule, thresholds: Thresholds, sentence: str) -> Self:
-        """The same findings with their verdict."""
+    def falls(self, quantity: str) -> bool:
+        """Whether a quantity surely falls with width."""
+        law = self.exponents.get(quantity)
+        return law is not None and law.high < 0
+
+    def decided(self, rules: Sequence[Rule], thresholds: Thresholds, name: str, remark: str = "") -> Self:
+        """The same findings with the verdict of the first rule that holds; the last rule always does."""
+        rule = next(rule for rule in rules if rule.holds(self, thresholds))
+        sentence = f"{name}: {rule.sentence(self, thresholds)}{remark}"
         verdict = type(self.verdict)(rule.verdict)
         return dataclasses.replace(self, verdict=verdict, reason=rule.reason(thresholds), sentence=sentence)
-
-
-def decide(rules: Sequence[Rule], numbers: Any, thresholds: Thresholds) -> Rule:
-    """The first rule that holds; the last one always does."""
-    return next(rule for rule in rules if rule.holds(numbers, thresholds))

@@ -45,12 +45,12 @@ def terminal_tables(findings: Findings) -> list[Table]:
 def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of one similarity, and which runs diverged."""
     when = f"means at step {found.step}" if found.step is not None else "an overflow too early for means"
-    write = _diverged_at if in_terminal else _diverged_seeds
+    heading, write = ("diverged at", _diverged_at) if in_terminal else ("seeds diverged", _diverged_seeds)
     return _width_table(
         f"{found.similarity} similarity, learning rate {found.learning_rate:g}, {when}",
         found,
         kernel.QUANTITIES,
-        {"diverged at" if in_terminal else "seeds diverged": [write(found, i) for i in range(len(found.widths))]},
+        {heading: [write(found, i) if n else "–" for i, n in enumerate(found.diverged)]},
         in_terminal=in_terminal,
     )
 
@@ -82,10 +82,7 @@ def label_tables(found: LabelFindings) -> list[Table]:
         Table(
             f"{about}: {it.caption}, measured / predicted",
             ("labels", *map(str, found.n_labels)),
-            tuple(
-                (name, *_pairs(found, it.measured, it.predicted, name, it.page_format))
-                for name in found.representations
-            ),
+            tuple((name, *_pairs(found, it, name, it.page_format)) for name in found.representations),
         )
         for it in labels.COMPARISONS
     ]
@@ -157,7 +154,7 @@ def _terminal_labels(found: LabelFindings) -> Table:
     columns = _spread_out(len(found.n_labels), TERMINAL_COUNTS)
 
     def cells(name: str) -> list[str]:
-        rows = [_pairs(found, it.measured, it.predicted, name, it.terminal_format) for it in labels.COMPARISONS]
+        rows = [_pairs(found, it, name, it.terminal_format) for it in labels.COMPARISONS]
         return [row[i].replace(" ", "") for row in rows for i in columns]
 
     return Table(
@@ -175,11 +172,11 @@ def _terminal_labels(found: LabelFindings) -> Table:
     )
 
 
-def _pairs(found: LabelFindings, measured: str, predicted: str, name: str, form: str) -> list[str]:
+def _pairs(found: LabelFindings, it: labels.Comparison, name: str, form: str) -> list[str]:
     """Measured / predicted, without per-cent signs; a dash for a run that diverged."""
     return [
         f"{form.format(one)} / {form.format(other)}".replace("%", "") if math.isfinite(one) else "–"
-        for one, other in zip(found.means[measured][name], found.means[predicted][name], strict=True)
+        for one, other in zip(found.means[it.measured][name], found.means[it.predicted][name], strict=True)
     ]
 
 
@@ -191,14 +188,12 @@ def _spread_out(n: int, most: int) -> list[int]:
 
 def _diverged_at(found: SimilarityFindings, i: int) -> str:
     """The mean step of divergence, and in how many seeds it was where it was not all of them."""
-    if not found.diverged[i]:
-        return "–"
     some = f" ({found.diverged[i]}×)" if found.diverged[i] < found.n_seeds else ""
     return f"{found.diverged_at[i]:.0f}{some}"
 
 
 def _diverged_seeds(found: SimilarityFindings, i: int) -> str:
-    return f"{found.diverged[i]} of {found.n_seeds}, step {found.diverged_at[i]:.0f}" if found.diverged[i] else "–"
+    return f"{found.diverged[i]} of {found.n_seeds}, step {found.diverged_at[i]:.0f}"
 
 
 def _with_error(law: PowerLaw) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from kontrast.checks import is_number
@@ -23,14 +24,8 @@ class Thresholds:
     probe_margin: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("tolerance", "pca_tolerance"):
-            if not is_number(getattr(self, name)) or not 0 < getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} must lie between 0 and 1, got {getattr(self, name)}; the default is "
-                    f"{getattr(Thresholds, name)}"
-                )
-        if not is_number(self.probe_margin) or not 0 <= self.probe_margin < 1:
-            raise InputError(
-                f"probe_margin must be at least 0 and below 1, got {self.probe_margin}; the default is "
-                f"{Thresholds.probe_margin}"
-            )
+        for name, value in dataclasses.asdict(self).items():
+            may_be_zero = name == "probe_margin"
+            if not is_number(value) or not 0 <= value < 1 or (value == 0 and not may_be_zero):
+                limits = "be at least 0 and below 1" if may_be_zero else "lie between 0 and 1"
+                raise InputError(f"{name} must {limits}, got {value}; the default is {getattr(Thresholds, name)}")

@@ -143,12 +143,7 @@ def test_a_report_is_a_page_a_markdown_file_and_one_picture_a_claim_that_has_pan
     assert len(page.all("svg")) == sum(len(it.evidence.panels) for it in RECORDS)
 
 
-def test_the_same_records_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    write_claims_report(tmp_path, RECORDS, SPEC)
-    assert content(tmp_path) == content(built)
-
-
-def test_stored_evidence_gives_the_same_report(built: Path, tmp_path: Path) -> None:
+def test_the_same_evidence_stored_or_not_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
     stored = [
         Record(it.claim, Evidence.from_dataset(it.evidence.to_dataset()), it.seconds, it.command) for it in RECORDS
     ]
@@ -171,9 +166,15 @@ def test_every_word_and_number_is_on_the_page(page: Page) -> None:
     text = page.text()
     for it in RECORDS:
         said = words(it)
-        assert {"id": said.id, "aria-label": said.id} in page.all("section")
-        assert {"href": f"#{said.id}"} in page.all("a")
-        for part in (said.title, said.source, said.printed, said.outcome, *(w for p in said.setting for w in p)):
+        assert {"id": it.claim.id, "aria-label": it.claim.id} in page.all("section")
+        assert {"href": f"#{it.claim.id}"} in page.all("a")
+        for part in (
+            it.claim.title,
+            it.claim.source,
+            it.claim.printed,
+            said.outcome,
+            *(w for p in said.setting for w in p),
+        ):
             assert part in text
         for row in said.criteria:
             assert row.statement in text
@@ -213,7 +214,7 @@ def test_a_verdict_other_than_the_recorded_one_is_marked_and_a_refuted_one_is_no
 
 
 def test_all_as_recorded_is_said(tmp_path: Path) -> None:
-    write_claims_report(tmp_path, RECORDS[:2], SPEC)
+    write_claims_report(tmp_path, RECORDS[:1], SPEC)
     assert "Every verdict is as recorded" in (tmp_path / "report.html").read_text()
     assert "Every verdict is as recorded" in (tmp_path / "claims.md").read_text()
 
@@ -401,7 +402,7 @@ def test_a_point_alone_is_a_dot_and_long_lines_have_few_marks() -> None:
 extreme = sampled_from([0.0, NAN, math.inf, -math.inf, 1e308, -1e308, 5e-324, 1e54, 1.0]) | floats()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(lists(extreme, max_size=5), sampled_from([True, False]), sampled_from([True, False]))
 def test_any_numbers_are_drawn(values: list[float], x_log: bool, y_log: bool) -> None:
     curves = (Curve("a", tuple(values), tuple(reversed(values))), Curve("b", tuple(values), tuple(values), "plain"))

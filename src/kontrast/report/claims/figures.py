@@ -21,22 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from kontrast.claims import Curve, Panel
-from kontrast.report.axes import (
-    INK,
-    PRINT_INK,
-    Array,
-    blank,
-    dress_log_y,
-    dress_width,
-    legend,
-    log_limits,
-    log_ticks,
-    mark_edge,
-    number,
-    say,
-    set_ticks,
-    style,
-)
+from kontrast.report import axes
+from kontrast.report.axes import Array, Entry
 from kontrast.report.svg import FONTS, printable, to_svg
 
 WIDTH = 4.6  # inches, of every panel
@@ -64,7 +50,7 @@ def panel_svg(panel: Panel, *, name: str) -> str:
     """The panel as one `<svg>` in the page's own ink; `name` keeps its ids apart from those of other panels."""
     labels = "; ".join(curve.label for curve in panel.curves) or "no curves"
     words = f"{panel.title}: {panel.y_label} against {panel.x_label}. Curves: {labels}."
-    with style(INK, salt=name), warnings.catch_warnings():
+    with axes.style(axes.INK, salt=name), warnings.catch_warnings():
         # A name in letters that matplotlib's font lacks is measured as boxes; the reader's browser has the letters.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         return to_svg(panel_figure(panel), name=name, label=" ".join(words.split()))
@@ -89,7 +75,7 @@ def joined_svg(pictures: Sequence[str], *, label: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{right:g}pt" height="{top:g}pt" '
         f'viewBox="0 0 {right:g} {top:g}" role="img" aria-label="{_attribute(label)}" '
-        f'font-family="{FONTS}" color="{PRINT_INK}">'
+        f'font-family="{FONTS}" color="{axes.PRINT_INK}">'
         f'<rect width="{right:g}" height="{top:g}" fill="#ffffff"/>{placed}</svg>\n'
     )
 
@@ -101,25 +87,23 @@ def panel_figure(panel: Panel) -> Figure:
     zeros = [_zeros(curve, panel) for curve in panel.curves]
     handles = _handles(panel.curves)
     entries = [
-        (handle if np.isfinite(y).any() else blank(), curve.label + _remark(curve, panel, y, zero))
+        (handle if np.isfinite(y).any() else axes.blank(), curve.label + _remark(curve, panel, y, zero))
         for curve, handle, (_, y), zero in zip(panel.curves, handles, points, zeros, strict=True)
     ]
     rows = _legend_rows([entries[i] for i in _reading_order(panel.curves)], paired=_are_paired(panel.curves))
     legend_lines = sum(max(label.count("\n") + 1 for _, label in row) for row in rows)
     words = 0.19 * (title.count("\n") + x_label.count("\n")) + 0.18 * legend_lines
     figure = Figure(figsize=(WIDTH, 3.1 + words), layout="constrained")
-    ax = figure.add_subplot()
-    ax.set_title(title)
+    ax = axes.new_axes(figure, title, y_label)
     _dress(ax, panel, points, zeros)
     ax.set_xlabel(x_label)
-    ax.set_ylabel(y_label)
     for handle, (x, y), zero in zip(handles, points, zeros, strict=True):
         _draw(ax, handle, x, y)
-        mark_edge(ax, zero, str(handle.get_color()), marker="v", edge=0)
+        axes.mark_edge(ax, zero, str(handle.get_color()), marker="v", edge=0)
     if not any(np.isfinite(y).any() for _, y in points):
-        say(ax, "nothing finite to draw")
+        axes.say(ax, "nothing finite to draw")
     if rows:
-        legend(figure, rows, "")
+        axes.legend(figure, rows, "")
     return figure
 
 
@@ -151,7 +135,7 @@ def _remark(curve: Curve, panel: Panel, shown: Array, zeros: Array) -> str:
         return " (nothing finite)"
     far = FAR_LOG if panel.y_log else FAR
     cut = any(far < abs(value) < math.inf for value in curve.y)
-    return f" (cut at {number(far)})" if cut else ""
+    return f" (cut at {axes.number(far)})" if cut else ""
 
 
 def _split(curves: Sequence[Curve]) -> tuple[list[int], list[int]]:
@@ -184,7 +168,7 @@ def _handles(curves: Sequence[Curve]) -> list[Line2D]:
         handles[i] = Line2D([], [], color=color, linewidth=1.5, marker=mark, markersize=5)
     for place, i in enumerate(guides):
         paired = _are_paired(curves)
-        color, dashes = (colors[place], _DASHES[0]) if paired else (INK, _DASHES[place % len(_DASHES)])
+        color, dashes = (colors[place], _DASHES[0]) if paired else (axes.INK, _DASHES[place % len(_DASHES)])
         handles[i] = Line2D([], [], color=color, linewidth=1.1, marker="", dashes=dashes)
     return [handles[i] for i in range(len(curves))]
 
@@ -213,7 +197,7 @@ def _dress(ax: Axes, panel: Panel, points: Sequence[tuple[Array, Array]], zeros:
     else:
         _dress_linear(ax, "x", x)
     if panel.y_log:
-        dress_log_y(ax, y, decades=0.5)
+        axes.dress_log_y(ax, y, decades=0.5)
     else:
         _dress_linear(ax, "y", y)
 
@@ -222,12 +206,12 @@ def _dress_log_x(ax: Axes, values: Array) -> None:
     """A logarithmic x axis, labelled with its own values where they are few whole numbers, as widths are."""
     own = np.unique(values)
     if 0 < own.size <= 14 and (own == np.round(own)).all() and own[-1] < 1e5:
-        dress_width(ax, [int(value) for value in own])
+        axes.dress_width(ax, [int(value) for value in own])
         return
-    low, high = log_limits(values, decades=0.3)
+    low, high = axes.log_limits(values, decades=0.3)
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    set_ticks(ax.xaxis, log_ticks(low, high, most=6))
+    axes.set_ticks(ax.xaxis, axes.log_ticks(low, high, most=6))
 
 
 def _dress_linear(ax: Axes, which: str, values: Array) -> None:
@@ -237,23 +221,21 @@ def _dress_linear(ax: Axes, which: str, values: Array) -> None:
     margin = max(0.06 * (high - low), 5e-3 * size) if size > 1 / FAR else 0.5
     low, high = low - margin, high + margin
     ticks = [float(tick) for tick in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
-    labels = [number(tick) for tick in ticks]
+    labels = [axes.number(tick) for tick in ticks]
     if len(set(labels)) < len(labels):  # more digits than a label has
         labels = [f"{tick:.12g}".replace("-", "−") for tick in ticks]
     ax.set(**{f"{which}lim": (low, high)})
-    set_ticks(ax.xaxis if which == "x" else ax.yaxis, ticks, labels)
+    axes.set_ticks(ax.xaxis if which == "x" else ax.yaxis, ticks, labels)
 
 
-def _legend_rows(entries: Sequence[tuple[Line2D, str]], *, paired: bool) -> list[list[tuple[Line2D, str]]]:
-    """The entries in as many columns as their words leave room for, the last row filled up with blanks."""
+def _legend_rows(entries: Sequence[Entry], *, paired: bool) -> list[list[Entry]]:
+    """The entries in as many columns as their words leave room for."""
     if not entries:
         return []
     labeled = [(handle, _wrapped(label, 50)) for handle, label in entries]
     longest = max(len(line) for _, label in labeled for line in label.split("\n"))
     n_columns = max(1, min(4, len(labeled), 58 // (longest + 6)))
-    n_columns = 2 if paired and n_columns == 3 else n_columns
-    labeled += [(blank(), "")] * (-len(labeled) % n_columns)
-    return [labeled[start : start + n_columns] for start in range(0, len(labeled), n_columns)]
+    return axes.in_rows(labeled, 2 if paired and n_columns == 3 else n_columns)
 
 
 def _wrapped(text: str, width: int) -> str:

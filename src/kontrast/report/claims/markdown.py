@@ -17,7 +17,16 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = "figures") -> str:
     """The file; `figures` is the folder of the pictures as seen from it."""
     claims = [words(record) for record in records]
-    summary = [[_link(it), _text(it.title), it.verdict.value, _recorded(it), it.seconds] for it in claims]
+    summary = [
+        [
+            _link(it),
+            _text(it.claim.title),
+            it.verdict.value,
+            it.claim.recorded.value if it.as_recorded else f"**≠ {it.claim.recorded.value}**",
+            it.seconds,
+        ]
+        for it in claims
+    ]
     tally = "; ".join(f"{verdict.value}: {count}" for verdict, count in counts(records))
     blocks = [
         "# The papers' claims, measured",
@@ -30,24 +39,31 @@ def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = 
         "\n".join(f"{k}. *{verdict.value}*: {rule}." for k, (verdict, rule) in enumerate(RULES.items(), start=1)),
     ]
     for it, record in zip(claims, records, strict=True):
-        blocks += _section(it, f"{figures}/{it.id}.svg" if record.evidence.panels else None)
+        blocks += _section(it, f"{figures}/{it.claim.id}.svg" if record.evidence.panels else None)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _section(it: ClaimWords, figure: str | None) -> list[str]:
     criteria = [
-        [_text(row.statement), row.role, row.range, _text(row.measured), _loud(row.outcome, row.holds is True)]
+        [
+            _text(row.statement),
+            row.role,
+            row.range,
+            _text(row.measured),
+            row.outcome if row.holds else f"**{row.outcome}**",
+        ]
         for row in it.criteria
     ]
     measured = [[_code(name), value, _text(interval) or "–"] for name, value, interval in it.measured]
+    agrees = "as recorded" if it.as_recorded else f"**not as recorded** ({it.claim.recorded.value})"
     setting = "; ".join(f"{_text(name)}: {_text(value)}" for name, value in it.setting)
     return [
-        f"## {_text(it.id)}",
-        f"**{_text(it.title)}** ({_text(it.source)})",
-        f"Verdict: **{it.verdict.value}**, {_agrees(it)}. {it.outcome[:1].upper()}{it.outcome[1:]}.",
-        f"> **Printed.** {_text(it.printed)}",
-        f"> **Corrected.** {_text(it.corrected)}" if it.corrected else "",
-        f"![{_text(it.id)}: {_text(it.title)}]({figure})" if figure else "",
+        f"## {_text(it.claim.id)}",
+        f"**{_text(it.claim.title)}** ({_text(it.claim.source)})",
+        f"Verdict: **{it.verdict.value}**, {agrees}. {it.outcome[:1].upper()}{it.outcome[1:]}.",
+        f"> **Printed.** {_text(it.claim.printed)}",
+        f"> **Corrected.** {_text(it.claim.corrected)}" if it.claim.corrected else "",
+        f"![{_text(it.claim.id)}: {_text(it.claim.title)}]({figure})" if figure else "",
         _table(["criterion", "role", "range", "measured", "outcome"], criteria) if criteria else "",
         _table(["measured", "value", "interval"], measured, right=("value",)) if measured else "",
         f"Setting: {setting or '–'}; {it.seconds} seconds.",
@@ -62,20 +78,8 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequ
 
 def _link(it: ClaimWords) -> str:
     """To the section, by the anchor that GitHub gives its heading: lower case, without punctuation."""
-    anchor = re.sub(r"[^\w\- ]", "", it.id.lower()).replace(" ", "-")
-    return f"[{_text(it.id)}](#{anchor})"
-
-
-def _recorded(it: ClaimWords) -> str:
-    return it.recorded.value if it.as_recorded else f"**≠ {it.recorded.value}**"
-
-
-def _agrees(it: ClaimWords) -> str:
-    return "as recorded" if it.as_recorded else f"**not as recorded** ({it.recorded.value})"
-
-
-def _loud(text: str, quiet: bool) -> str:
-    return text if quiet else f"**{text}**"
+    anchor = re.sub(r"[^\w\- ]", "", it.claim.id.lower()).replace(" ", "-")
+    return f"[{_text(it.claim.id)}](#{anchor})"
 
 
 def _text(text: str) -> str:

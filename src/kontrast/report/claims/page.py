@@ -18,19 +18,12 @@ MARKDOWN = "claims.md"
 
 def claims_files(records: Sequence[Record], spec: dict[str, Any], *, figures: str) -> dict[str, bytes]:
     """Every file of the report by its path in the folder, the page last."""
-    pictures = {
-        record.claim.id: [
-            panel_svg(panel, name=f"{record.claim.id}-{k}") for k, panel in enumerate(record.evidence.panels, start=1)
-        ]
-        for record in records
-    }
-    files = {
-        f"{figures}/{record.claim.id}.svg": joined_svg(
-            pictures[record.claim.id], label=f"{record.claim.id}: {record.claim.title}"
-        )
-        for record in records
-        if record.evidence.panels
-    }
+    pictures, files = {}, {}
+    for claim, panels in ((record.claim, record.evidence.panels) for record in records):
+        made = [panel_svg(panel, name=f"{claim.id}-{k}") for k, panel in enumerate(panels, start=1)]
+        pictures[claim.id] = made
+        if made:
+            files[f"{figures}/{claim.id}.svg"] = joined_svg(made, label=f"{claim.id}: {claim.title}")
     files[MARKDOWN] = markdown(records, spec, figures=figures)
     files[PAGE] = render(records, spec, pictures)
     return {name: content.encode() for name, content in files.items()}
@@ -40,10 +33,7 @@ def render(records: Sequence[Record], spec: dict[str, Any], pictures: Mapping[st
     """The page; `pictures` maps a claim's id to the `<svg>` of each of its panels."""
     return template("kontrast.report.claims").render(
         claims=[words(record) for record in records],
-        pictures={
-            name: [Markup(panel) for panel in panels]
-            for name, panels in pictures.items()  # made by `to_svg` alone
-        },
+        pictures={name: list(map(Markup, panels)) for name, panels in pictures.items()},  # made by `to_svg` alone
         heading=heading(spec),
         counts=counts(records),
         agreement=agreement(records),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kontrast.claims import Estimate, Record, Verdict
+from kontrast.claims import Claim, Estimate, Record, Verdict
 
 ORDER = (Verdict.HOLDS, Verdict.CORRECTED, Verdict.VACUOUS, Verdict.REFUTED, Verdict.UNDECIDED)
 
@@ -19,7 +19,6 @@ class CriterionWords:
     The value decides. Where its interval reaches over an edge of the range, the outcome says so.
     """
 
-    name: str
     statement: str
     role: str
     range: str
@@ -37,13 +36,8 @@ class CriterionWords:
 class ClaimWords:
     """All that the report says of one claim."""
 
-    id: str
-    title: str
-    source: str
-    printed: str
-    corrected: str | None
+    claim: Claim
     verdict: Verdict
-    recorded: Verdict
     outcome: str
     criteria: tuple[CriterionWords, ...]
     measured: tuple[tuple[str, str, str], ...]  # name, value, interval
@@ -54,7 +48,7 @@ class ClaimWords:
     @property
     def as_recorded(self) -> bool:
         """Whether the verdict is the one in the project's own table."""
-        return self.verdict is self.recorded
+        return self.verdict is self.claim.recorded
 
     @property
     def has_intervals(self) -> bool:
@@ -68,19 +62,13 @@ _INFORMATIVE = {"holds": "yes", "fails": "no"}
 
 def words(record: Record) -> ClaimWords:
     """The words for one record."""
-    claim, found = record.claim, record.evidence
+    found = record.evidence
     return ClaimWords(
-        claim.id,
-        claim.title,
-        claim.source,
-        claim.printed,
-        claim.corrected,
+        record.claim,
         record.verdict,
-        claim.recorded,
         outcome(record),
         tuple(
             CriterionWords(
-                it.name,
                 it.statement,
                 it.role,
                 it.range,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,25 +19,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from kontrast.linalg import LogLaw, PowerLaw
+from kontrast.linalg import PowerLaw
 from kontrast.losses import SIMILARITIES
-from kontrast.report.axes import (
-    COLORS,
-    HUGE,
-    Array,
-    blank,
-    dress_log_y,
-    dress_step,
-    dress_width,
-    legend,
-    log_ticks,
-    mark_edge,
-    number,
-    say,
-    set_ticks,
-    width_colors,
+from kontrast.report import axes
+from kontrast.report.axes import Array, Entry
+from kontrast.study import (
+    OF_THE_INPUT,
+    Drawing,
+    Findings,
+    PCAFindings,
+    Plot,
+    ProbeFindings,
+    Quantity,
+    SimilarityFindings,
 )
-from kontrast.study import OF_THE_INPUT, Drawing, PCAFindings, Plot, ProbeFindings, Quantity, SimilarityFindings
 
 OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
 MOST_LABELS = 6  # widths named in a legend; the colours between are read off
@@ -47,45 +42,22 @@ MOST_LABELS = 6  # widths named in a legend; the colours between are read off
 class Runs:
     """Runs that share a colour: their findings, and their arrays over (width, seed, step)."""
 
-    name: str
-    hue: str  # of `axes.COLORS`
-    widths: tuple[int, ...]
-    step: int | None  # of the tables
-    means: Mapping[str, tuple[float, ...]]
-    exponents: Mapping[str, PowerLaw]
+    found: SimilarityFindings | PCAFindings
     data: xr.Dataset
-    diverged_at: tuple[float, ...] = ()
-    divergence_law: LogLaw | None = None
+    name: str = ""
+    hue: str = ""  # of `axes.COLORS`
     quantity: str = ""  # that is drawn
 
     @classmethod
     def under(cls, found: SimilarityFindings, result: xr.Dataset) -> Runs:
         """One similarity's runs."""
-        return cls(
-            name=found.similarity,
-            hue=found.similarity,
-            widths=found.widths,
-            step=found.step,
-            means=found.means,
-            exponents=found.exponents,
-            data=result.sel(similarity=found.similarity),
-            diverged_at=found.diverged_at,
-            divergence_law=found.divergence_law,
-        )
+        return cls(found, result.sel(similarity=found.similarity), name=found.similarity, hue=found.similarity)
 
     @classmethod
     def orthonormal(cls, found: PCAFindings, result: xr.Dataset) -> Runs:
         """The runs with an orthonormal output layer; `showing` gives them a name and a colour."""
         data = result.drop_vars(["diverged", "stopped_at"])
-        return cls(
-            name="",
-            hue="",
-            widths=found.widths,
-            step=found.step,
-            means=found.means,
-            exponents=found.exponents,
-            data=data.rename({"pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}),
-        )
+        return cls(found, data.rename({"pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}))
 
     def showing(self, quantity: Quantity) -> Runs:
         """The same runs, drawn by this quantity, with its own name and colour where it has them."""
@@ -96,7 +68,12 @@ class Runs:
     @property
     def colors(self) -> list[str]:
         """One colour per width."""
-        return width_colors(self.hue, len(self.widths))
+        return axes.width_colors(self.hue, len(self.found.widths))
+
+    @property
+    def color(self) -> str:
+        """The colour for all widths."""
+        return axes.COLORS[self.hue]
 
     @functools.cached_property
     def steps(self) -> Array:
@@ -112,12 +89,12 @@ class Runs:
     @property
     def law(self) -> PowerLaw | None:
         """The law of what is drawn, where it was fitted."""
-        return self.exponents.get(self.quantity)
+        return self.found.exponents.get(self.quantity)
 
     def values(self, name: str = "") -> Array:
         """(width, seed, step): a quantity, NaN where it is not finite, at most `HUGE` so that limits stay finite."""
         values = self.data[name or self.quantity].transpose("width", "seed", "step").values.astype(float)
-        return np.where(np.isfinite(values), np.clip(values, -HUGE, HUGE), np.nan)
+        return np.where(np.isfinite(values), np.clip(values, -axes.HUGE, axes.HUGE), np.nan)
 
     def settled(self, name: str = "") -> Array:
         """The values that are not running away: those of the first half of a run's way to its divergence."""
@@ -126,47 +103,40 @@ class Runs:
 
     def at_table_step(self) -> Array:
         """(width, seed): the values at the step of the table."""
-        if self.step is None:
+        if self.found.step is None:
             return np.full(self.stopped.shape, np.nan)
-        return self.values()[..., int(np.flatnonzero(self.steps == self.step)[0])]
+        return self.values()[..., int(np.flatnonzero(self.steps == self.found.step)[0])]
 
 
-def against_width(
-    figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, tolerance: float | None
-) -> None:
+def against_width(figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, findings: Findings) -> None:
     """A quantity at the step of the table against width: seeds, their mean, and the fitted law."""
-    ax = figure.add_subplot()
-    ax.set_title(plot.title)
-    ax.set_ylabel(drawing.symbol)
-    dress_width(ax, runs[0].widths)
+    tolerance = _tolerance(drawing, findings)
+    ax, widths = axes.new_axes(figure, plot.title, drawing.symbol), runs[0].found.widths
+    axes.dress_width(ax, widths)
     seeds = [run.at_table_step() for run in runs]
-    dress_log_y(ax, _joined(*seeds, [tolerance]), decades=1.0)
+    axes.dress_log_y(ax, _joined(*seeds, [tolerance]), decades=1.0)
     for run, values, aside in zip(runs, seeds, _asides(runs), strict=True):
         _seeds_and_law(ax, run, values, aside)
     words = _width_words(runs, fitted=any(run.law for run in runs))
     if (_joined(*seeds) == 0).any():
         words.append("▼: zero")
     if not np.isfinite(_joined(*seeds)).any():
-        say(ax, "overflows too early to compare")
+        axes.say(ax, "overflows too early to compare")
         words = []
-    elif drawing.guide is not None and _draw_guide(ax, seeds, runs[0].widths, drawing.guide):
+    elif drawing.guide is not None and _draw_guide(ax, seeds, widths, drawing.guide):
         words.append("dashed: 1/√M")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
-    legend(figure, [[_law_entry(run)] for run in runs], wrapped(words))
+    words += _draw_tolerance(ax, tolerance)
+    axes.legend(figure, [[_law_entry(run)] for run in runs], wrapped(words))
 
 
 def _seeds_and_law(ax: Axes, run: Runs, values: Array, aside: float) -> None:
-    widths = np.asarray(run.widths, dtype=float)
-    color = COLORS[run.hue]
+    widths, color, law = np.asarray(run.found.widths, dtype=float), run.color, run.law
     at = np.broadcast_to(widths[:, None], values.shape) * aside
     _seed_dots(ax, at[values > 0], values[values > 0], color)
-    mark_edge(ax, np.unique(at[values == 0]), color, marker="v", edge=0)
-    means = np.asarray(run.means.get(run.quantity, ()), dtype=float)
+    axes.mark_edge(ax, np.unique(at[values == 0]), color, marker="v", edge=0)
+    means = np.asarray(run.found.means.get(run.quantity, ()), dtype=float)
     if means.size:
         ax.plot(widths, np.where(means > 0, means, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
-    law = run.law
     if law is not None:
         x = np.geomspace(*ax.get_xlim(), 2)
         with np.errstate(over="ignore", invalid="ignore"):  # a law through two points may have any exponent
@@ -183,10 +153,10 @@ def _seed_dots(ax: Axes, x: Array, y: Array, color: str) -> None:
     ax.plot(x, y, linestyle="none", marker="o", markersize=3.2, markeredgewidth=0, color=color, alpha=0.5)
 
 
-def _law_entry(run: Runs) -> tuple[Line2D, str]:
+def _law_entry(run: Runs) -> Entry:
     fit = f"∝ M^{run.law}" if run.law is not None else "no fit"
-    words = f", step {run.step}: {fit}" if run.step is not None else " overflows too early to compare"
-    return _line(COLORS[run.hue], marker="o"), f"{run.name}{words}"
+    words = f", step {run.found.step}: {fit}" if run.found.step is not None else " overflows too early to compare"
+    return _line(run.color, marker="o"), f"{run.name}{words}"
 
 
 def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponent: float) -> bool:
@@ -196,50 +166,40 @@ def _draw_guide(ax: Axes, seeds: Sequence[Array], widths: Sequence[int], exponen
     if start.size == 0 or len(widths) < 2:
         return False
     x = np.geomspace(*ax.get_xlim(), 2)
-    ax.plot(x, start.max() * (x / widths[0]) ** exponent, linewidth=1, dashes=(5, 3), color=_ink(ax), alpha=0.75)
+    ax.plot(x, start.max() * (x / widths[0]) ** exponent, linewidth=1, dashes=(5, 3), color=axes.ink_of(ax), alpha=0.75)
     return True
 
 
-def against_step(
-    figure: FigureBase,
-    runs: Sequence[Runs],
-    plot: Plot,
-    drawing: Drawing,
-    tolerance: float | None,
-    span: tuple[float, float] | None,
-) -> None:
+def against_step(figure: FigureBase, runs: Sequence[Runs], plot: Plot, drawing: Drawing, findings: Findings) -> None:
     """A quantity along training: thin lines are seeds, thick ones their mean.
 
     An `unbounded` quantity leaves through the top when its run diverges, and its cross stands there; the cross of
     another stands at its last value. With a `span` of possible values the axis is linear and shows all of it.
     """
-    ax = figure.add_subplot()
-    ax.set_title(plot.title)
-    ax.set_ylabel(drawing.symbol)
-    dress_step(ax, runs[0].steps)
+    tolerance, span = _tolerance(drawing, findings), drawing.span and drawing.span(findings.spec)
+    ax = axes.new_axes(figure, plot.title, drawing.symbol)
+    axes.dress_step(ax, runs[0].steps)
     every = _joined(*(run.values() for run in runs), [tolerance])
     if span is None:
         cap = OFF_SCALE * _largest(*(run.settled() for run in runs)) if drawing.unbounded else math.inf
-        dress_log_y(ax, every, cap=cap)
+        axes.dress_log_y(ax, every, cap=cap)
     else:
         margin = 0.04 * (span[1] - span[0])
         ax.set_ylim(span[0] - margin, span[1] + margin)
-        set_ticks(ax.yaxis, span_ticks(*span))
+        axes.set_ticks(ax.yaxis, span_ticks(*span))
     for run in runs:
         for color, seeds, stopped in zip(run.colors, run.values(), run.stopped, strict=True):
             if span is None:
-                mark_edge(ax, run.steps[(seeds == 0).any(0)], color, marker="v", edge=0)
+                axes.mark_edge(ax, run.steps[(seeds == 0).any(0)], color, marker="v", edge=0)
             _lines(ax, run.steps, seeds, color)
             _crosses(ax, run.steps, seeds, stopped, color, edge=1 if drawing.unbounded else None)
     words = _words(runs)
     if span is None and (every == 0).any():
         words.append("▼: zero")
-    if tolerance is not None:
-        _draw_tolerance(ax, tolerance)
-        words.append(f"dashed: tolerance {tolerance:g}")
+    words += _draw_tolerance(ax, tolerance)
     if not np.isfinite(_joined(*(run.values() for run in runs))).any():
-        say(ax, "no finite value was recorded")
-    legend(figure, [_width_entries(run) for run in runs], wrapped(words))
+        axes.say(ax, "no finite value was recorded")
+    axes.legend(figure, [_width_entries(run) for run in runs], wrapped(words))
 
 
 def span_ticks(low: float, high: float) -> list[float]:
@@ -250,26 +210,23 @@ def span_ticks(low: float, high: float) -> list[float]:
 
 def loss_against_step(figure: FigureBase, run: Runs) -> None:
     """Training loss, and dashed the loss of the fixed-kernel prediction; logarithmic both ways where it runs away."""
-    ax = figure.add_subplot()
-    ax.set_title(f"Loss, {run.name} similarity")
-    ax.set_ylabel("loss")
-    dress_step(ax, run.steps)
-    loss, kernel_loss = run.values("loss"), run.values("kernel_loss")
+    ax = axes.new_axes(figure, f"Loss, {run.name} similarity", "loss")
+    axes.dress_step(ax, run.steps)
     _dress_loss(ax, run)
-    for i, color in enumerate(run.colors):
-        _lines(ax, run.steps, loss[i], color)
-        _lines(ax, run.steps, kernel_loss[i], color, thin=False, dashed=True)
-        _crosses(ax, run.steps, loss[i], run.stopped[i], color, edge=0)
-    if not np.isfinite(loss).any():
-        say(ax, "no finite value was recorded")
-    words = [*_words([run]), "dashed: fixed kernel, mean"]
-    legend(figure, [_width_entries(run)], wrapped(words))
+    losses = run.values("loss")
+    for color, loss, twin, stopped in zip(run.colors, losses, run.values("kernel_loss"), run.stopped, strict=True):
+        _lines(ax, run.steps, loss, color)
+        _lines(ax, run.steps, twin, color, twin=True)
+        _crosses(ax, run.steps, loss, stopped, color, edge=0)
+    if not np.isfinite(losses).any():
+        axes.say(ax, "no finite value was recorded")
+    axes.legend(figure, [_width_entries(run)], wrapped([*_words([run]), "dashed: fixed kernel, mean"]))
 
 
 def _dress_loss(ax: Axes, run: Runs) -> None:
     """Linear, unless the loss runs away to many times its start: then logarithmic on both sides of a linear middle."""
     every = _finite(run.values("loss"), run.values("kernel_loss"))
-    bound = min(OFF_SCALE * _largest(np.abs(_joined(run.settled("loss"), run.settled("kernel_loss")))), HUGE)
+    bound = min(OFF_SCALE * _largest(np.abs(_joined(run.settled("loss"), run.settled("kernel_loss")))), axes.HUGE)
     ends = np.clip([every.min(), every.max()] if every.size else [-1.0, 1.0], -bound, bound)
     low, high = float(ends[0]), float(ends[1])
     starts = np.abs(_finite(run.values("loss")[..., 0], run.values("kernel_loss")[..., 0]))
@@ -277,37 +234,34 @@ def _dress_loss(ax: Axes, run: Runs) -> None:
     if start == 0 or max(-low, high) < 100 * start:
         margin = 0.05 * (high - low) or 0.05 * max(abs(high), 1e-3)
         ax.set_ylim(low - margin, high + margin)
-        ax.yaxis.set_major_formatter(lambda value, _: number(value))
+        ax.yaxis.set_major_formatter(lambda value, _: axes.number(value))
         return
     linear = 10.0 ** math.floor(math.log10(start))
     ax.set_yscale("symlog", linthresh=linear)
     ax.set_ylim(min(2 * low, -0.2 * linear), max(2 * high, 0.2 * linear))
-    down = [-tick for tick in log_ticks(linear, -low)[::-1]] if -low > linear else []
-    set_ticks(ax.yaxis, [*down, 0.0, *(log_ticks(linear, high) if high > linear else [])])
+    down = [-tick for tick in axes.log_ticks(linear, -low)[::-1]] if -low > linear else []
+    axes.set_ticks(ax.yaxis, [*down, 0.0, *(axes.log_ticks(linear, high) if high > linear else [])])
 
 
 def divergence_against_width(figure: FigureBase, runs: Sequence[Runs]) -> None:
     """The step of divergence against width: seeds, their mean where all diverged, and the fitted logarithm."""
-    ax = figure.add_subplot()
-    ax.set_title("Divergence against width")
-    ax.set_ylabel("step of divergence")
-    widths = np.asarray(runs[0].widths, dtype=float)
-    dress_width(ax, runs[0].widths)
-    entries = []
+    ax = axes.new_axes(figure, "Divergence against width", "step of divergence")
+    axes.dress_width(ax, runs[0].found.widths)
+    widths = np.asarray(runs[0].found.widths, dtype=float)
     shown = [run for run in runs if np.isfinite(run.stopped).any()]
-    top = 1.08 * _largest(*(run.stopped for run in shown), [1.0])
-    ax.set_ylim(0, top)
+    judged = [run.found for run in shown if isinstance(run.found, SimilarityFindings)]
+    ax.set_ylim(0, 1.08 * _largest(*(run.stopped for run in shown), [1.0]))
     ax.yaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
-    words = _width_words(runs, fitted=any(run.divergence_law for run in shown))
-    for run, aside in zip(shown, _asides(shown), strict=True):
-        color = COLORS[run.hue]
+    words = _width_words(runs, fitted=any(found.divergence_law for found in judged))
+    entries = []
+    for run, found, aside in zip(shown, judged, _asides(shown), strict=True):
+        color, law = run.color, found.divergence_law
         _seed_dots(ax, np.broadcast_to(widths[:, None] * aside, run.stopped.shape).ravel(), run.stopped.ravel(), color)
         whole = np.isfinite(run.stopped).all(axis=1)
-        ax.plot(widths, np.where(whole, run.diverged_at, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
+        ax.plot(widths, np.where(whole, found.diverged_at, np.nan), "-o", linewidth=1.5, markersize=5.5, color=color)
         if not whole.all():
-            mark_edge(ax, widths[~whole], color, marker="^", edge=1)
+            axes.mark_edge(ax, widths[~whole], color, marker="^", edge=1)
             words.append("▲: some seeds did not diverge")
-        law = run.divergence_law
         label = f"{run.name}: {int(np.isfinite(run.stopped).sum())} of {run.stopped.size} runs"
         if law is not None:
             x = np.geomspace(*ax.get_xlim(), 32)
@@ -315,15 +269,15 @@ def divergence_against_width(figure: FigureBase, runs: Sequence[Runs]) -> None:
             interval = "" if math.isinf(law.low) else f" [{law.low:+.1f}, {law.high:+.1f}]"
             label = f"{run.name}: {law.slope:+.1f}{interval} steps · ln M"
         entries.append([(_line(color, marker="o"), label)])
-    legend(figure, entries, wrapped(list(dict.fromkeys(words))))
+    axes.legend(figure, entries, wrapped(list(dict.fromkeys(words))))
 
 
 # How an embedding's accuracies are drawn: colour (None is the ink), dashes and marker.
 _PROBES: dict[str, tuple[str | None, Any, str]] = {
-    "pca": (COLORS["start"], "-", "o"),
-    "iterative": (COLORS["start"], (0, (3, 1.8)), "s"),
-    "trained": (COLORS["now"], "-", "o"),
-    **{name: (COLORS[name], "-", "o") for name in SIMILARITIES},
+    "pca": (axes.COLORS["start"], "-", "o"),
+    "iterative": (axes.COLORS["start"], (0, (3, 1.8)), "s"),
+    "trained": (axes.COLORS["now"], "-", "o"),
+    **{name: (axes.COLORS[name], "-", "o") for name in SIMILARITIES},
     "random": (None, "-", "D"),
     "pixels": (None, (0, (8, 2)), ""),
     "pixel-pca": (None, (0, (4, 2)), ""),
@@ -333,19 +287,17 @@ _PROBES: dict[str, tuple[str | None, Any, str]] = {
 
 def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.DataArray) -> None:
     """Every embedding's accuracy: seeds as dots and their mean, or a horizontal line for what has no width."""
-    ax = figure.add_subplot()
-    ax.set_title("Linear probe, against width")
-    ax.set_ylabel("test accuracy")
-    dress_width(ax, found.widths)
+    ax = axes.new_axes(figure, "Linear probe, against width", "test accuracy")
+    axes.dress_width(ax, found.widths)
     values = accuracy.transpose("embedding", "width", "seed")
     low = float(np.nanmin(values.values))
     ax.set_ylim(low - 0.06 * (1 - low) - 0.01, 1.01)
-    set_ticks(ax.yaxis, ticks := span_ticks(low, 1.0)[1:], [f"{tick:.0%}" for tick in ticks])
+    axes.set_ticks(ax.yaxis, ticks := span_ticks(low, 1.0)[1:], [f"{tick:.0%}" for tick in ticks])
     widths = np.asarray(found.widths, dtype=float)
     entries = []
     for name in found.embeddings:
         color, dashes, marker = _PROBES[name]
-        color = color or _ink(ax)
+        color = color or axes.ink_of(ax)
         means, seeds = np.asarray(found.means[name]), values.sel(embedding=name).values  # (width,), (width, seed)
         if name in OF_THE_INPUT:
             line = ax.axhline(means[0], color=color, linewidth=1.2, alpha=0.75)
@@ -356,18 +308,17 @@ def probes_against_width(figure: FigureBase, found: ProbeFindings, accuracy: xr.
         if name == "iterative":  # PCA after five small steps: where it lies on PCA's line, both are seen
             line.set(markerfacecolor="none", markersize=8)
         entries.append((line, name if np.isfinite(means).any() else f"{name} (diverged)"))
-    entries += [(blank(), "")] * (-len(entries) % 3)
     words = ["dots: seeds", "lines: their mean"] if found.n_seeds > 1 else ["one seed"]
-    legend(figure, [entries[first : first + 3] for first in range(0, len(entries), 3)], wrapped(words))
+    axes.legend(figure, axes.in_rows(entries, 3), wrapped(words))
 
 
-def _lines(ax: Axes, steps: Array, seeds: Array, color: str, *, thin: bool = True, dashed: bool = False) -> None:
-    """Each seed thin, and the mean thick where every seed is finite; a lone point is a dot."""
-    if thin and len(seeds) > 1:
+def _lines(ax: Axes, steps: Array, seeds: Array, color: str, *, twin: bool = False) -> None:
+    """Each seed thin, the mean thick where all are finite; of a twin the mean alone, dashed. A lone point is a dot."""
+    if not twin and len(seeds) > 1:
         for seed in _drawable(ax, seeds):
             ax.plot(steps, seed, linewidth=0.7, alpha=0.3, marker=_dot(seed), markersize=2.5, color=color)
     mean = _drawable(ax, seeds.mean(axis=0))  # NaN wherever a seed is; a zero counts
-    width, dashes = (1.2, (0, (3, 1.8))) if dashed else (1.6, "-")
+    width, dashes = (1.2, (0, (3, 1.8))) if twin else (1.6, "-")
     ax.plot(steps, mean, linewidth=width, linestyle=dashes, marker=_dot(mean), markersize=3.5, color=color, zorder=3)
 
 
@@ -386,16 +337,16 @@ def _crosses(ax: Axes, steps: Array, seeds: Array, stopped: Array, color: str, *
             if finite.size:
                 ax.plot(steps[finite[-1]], seed[finite[-1]], "x", markersize=4.5, markeredgewidth=1.1, color=color)
             continue
-        mark_edge(ax, np.asarray([at]), color, marker="x", edge=edge)
+        axes.mark_edge(ax, np.asarray([at]), color, marker="x", edge=edge)
         if finite.size:
             end = ax.get_ylim()[edge]
             ax.plot([steps[finite[-1]], at], [seed[finite[-1]], end], linewidth=0.7, alpha=0.3, color=color)
 
 
-def _width_entries(run: Runs) -> list[tuple[Line2D, str]]:
-    widths, colors = run.widths, run.colors
+def _width_entries(run: Runs) -> list[Entry]:
+    widths, colors = run.found.widths, run.colors
     chosen = sorted({round(i) for i in np.linspace(0, len(widths) - 1, min(len(widths), MOST_LABELS))})
-    return [(blank(), run.name), *((_line(colors[i]), str(widths[i])) for i in chosen)]
+    return [(axes.blank(), run.name), *((_line(colors[i]), str(widths[i])) for i in chosen)]
 
 
 def _width_words(runs: Sequence[Runs], *, fitted: bool) -> list[str]:
@@ -421,12 +372,16 @@ def wrapped(words: Sequence[str], *, most: int = 60) -> str:
     return "\n".join(lines if all(len(line) <= most for line in lines) else words)
 
 
-def _draw_tolerance(ax: Axes, tolerance: float) -> None:
-    ax.axhline(tolerance, linewidth=1, dashes=(5, 3), color=_ink(ax), alpha=0.75)
+def _tolerance(drawing: Drawing, findings: Findings) -> float | None:
+    return getattr(findings.thresholds, drawing.threshold) if drawing.threshold else None
 
 
-def _ink(ax: Axes) -> str:
-    return str(ax.xaxis.label.get_color())
+def _draw_tolerance(ax: Axes, tolerance: float | None) -> list[str]:
+    """A dashed line where there is a tolerance, and the words for it."""
+    if tolerance is None:
+        return []
+    ax.axhline(tolerance, linewidth=1, dashes=(5, 3), color=axes.ink_of(ax), alpha=0.75)
+    return [f"dashed: tolerance {tolerance:g}"]
 
 
 def _line(color: str, marker: str = "") -> Line2D:

@@ -6,11 +6,10 @@ import functools
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
 from kontrast.losses import SIMILARITIES
-from kontrast.report.axes import COLORS, blank, dress_log_y, legend, number, say, set_ticks
+from kontrast.report.axes import COLORS, dress_log_y, in_rows, ink_of, legend, new_axes, say, set_ticks
 from kontrast.report.plates import Picture, Plate
 from kontrast.report.study.curves import span_ticks, wrapped
 from kontrast.study import LabelFindings, labels
@@ -49,9 +48,15 @@ def labels_plate(result: xr.Dataset, found: LabelFindings) -> Plate:
 
 
 def _draw(figure: FigureBase, *, it: labels.Comparison, found: LabelFindings, seeds: xr.DataArray) -> None:
-    ax = _axes(figure, found, it.title, it.symbol)
+    """Predicted lines, measured marks, and a bar from the lowest to the highest seed."""
+    ax, n = new_axes(figure, it.title, it.symbol), np.asarray(found.n_labels, dtype=float)
+    margin = max((n[-1] / n[0]) ** 0.06, 1.15)
+    ax.set_xscale("log")
+    ax.set_xlim(n[0] / margin, n[-1] * margin)
+    set_ticks(ax.xaxis, found.n_labels)
+    ax.set_xlabel("labels n")
     measured, predicted = found.means[it.measured], found.means[it.predicted]
-    words = []
+    words = ["lines: predicted", "marks: measured", "bars: range of seeds" if found.n_seeds > 1 else "one seed"]
     if it.is_share:
         ax.set_ylim(0, 1.01)
         set_ticks(ax.yaxis, ticks := span_ticks(0.0, 1.0), [f"{tick:.0%}" for tick in ticks])
@@ -59,39 +64,12 @@ def _draw(figure: FigureBase, *, it: labels.Comparison, found: LabelFindings, se
         shown = np.array([*measured.values(), *predicted.values()])
         dress_log_y(ax, np.concatenate([shown.ravel(), seeds.values.ravel()]))
     if it.is_share and np.isfinite(found.level):
-        ax.axhline(found.level, linewidth=1, dashes=(5, 3), color=str(ax.xaxis.label.get_color()), alpha=0.75)
+        ax.axhline(found.level, linewidth=1, dashes=(5, 3), color=ink_of(ax), alpha=0.75)
         words.append(f"dashed: {found.level:.0%}, for the labels needed")
-    _curves(figure, ax, found, measured, predicted, seeds, words)
-
-
-def _axes(figure: FigureBase, found: LabelFindings, title: str, y_label: str) -> Axes:
-    ax: Axes = figure.add_subplot()
-    ax.set_title(title)
-    ax.set_ylabel(y_label)
-    ax.set_xscale("log")
-    low, high = found.n_labels[0], found.n_labels[-1]
-    margin = max((high / low) ** 0.06, 1.15)
-    ax.set_xlim(low / margin, high * margin)
-    set_ticks(ax.xaxis, found.n_labels, [number(n) for n in found.n_labels])
-    ax.set_xlabel("labels n")
-    return ax
-
-
-def _curves(
-    figure: FigureBase,
-    ax: Axes,
-    found: LabelFindings,
-    measured: dict[str, tuple[float, ...]],
-    predicted: dict[str, tuple[float, ...]],
-    seeds: xr.DataArray,
-    words: list[str],
-) -> None:
-    """Predicted lines, measured marks, and a bar from the lowest to the highest seed."""
-    n = np.asarray(found.n_labels, dtype=float)
     entries = []
     for name in found.representations:
         color, marker = MARKS[name]
-        color = color or str(ax.xaxis.label.get_color())
+        color = color or ink_of(ax)
         rows = seeds.sel(representation=name).transpose("n_labels", "seed").values
         if found.n_seeds > 1:
             ax.vlines(n, rows.min(axis=1), rows.max(axis=1), color=color, linewidth=1, alpha=0.45)
@@ -102,6 +80,4 @@ def _curves(
         entries.append((marks, name if np.isfinite(measured[name]).any() else f"{name} (diverged)"))
     if found.best is None:
         say(ax, "every embedding diverged")
-    entries += [(blank(), "")] * (-len(entries) % 3)
-    about = ["lines: predicted", "marks: measured", *(["bars: range of seeds"] if found.n_seeds > 1 else ["one seed"])]
-    legend(figure, [entries[first : first + 3] for first in range(0, len(entries), 3)], wrapped([*about, *words]))
+    legend(figure, in_rows(entries, 3), wrapped(words))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import xarray as xr
@@ -15,29 +16,18 @@ from kontrast.report.plates import Plate, picture_figure, plate_figure
 from kontrast.report.study.plates import plates
 from kontrast.report.svg import to_png, to_svg
 from kontrast.report.template import PAGE, template
-from kontrast.study import (
-    EMBEDDINGS,
-    REPRESENTATIONS,
-    Findings,
-    kernel,
-    label_tables,
-    pca,
-    pca_table,
-    probe_table,
-    similarity_table,
-)
+from kontrast.study import EMBEDDINGS, REPRESENTATIONS, Findings, Rule, Thresholds, kernel, pca, tables
 
 
 def study_files(result: xr.Dataset, findings: Findings) -> dict[str, bytes]:
     """Every file of the report by its path in the folder, the page last."""
     made = plates(result, findings)
-    files: dict[str, bytes] = {}
     svgs: dict[str, str] = {}
     for picture in (picture for plate in made for picture in plate.pictures):
         with style(INK, salt=picture.name):
             label = f"{picture.description}. Data: {findings.spec.data}."
             svgs[picture.name] = to_svg(picture_figure(picture), name=picture.name, label=label)
-        files[f"figures/{picture.name}.svg"] = svgs[picture.name].encode() + b"\n"
+    files = {f"figures/{name}.svg": svg.encode() + b"\n" for name, svg in svgs.items()}
     first = made[0]
     with style(PRINT_INK, salt=first.name):
         files[f"figures/{first.name}.png"] = to_png(plate_figure(first))
@@ -52,28 +42,16 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], sv
         spec=spec,
         findings=findings,
         n_seeds=result.sizes["seed"],
-        similarity_tables=[similarity_table(found) for found in findings.similarities],
-        pca_table=None if orthonormal is None else pca_table(orthonormal),
-        probe_table=None if findings.probes is None else probe_table(findings.probes),
+        similarity_tables=[tables.similarity_table(found) for found in findings.similarities],
+        pca_table=None if orthonormal is None else tables.pca_table(orthonormal),
+        probe_table=None if findings.probes is None else tables.probe_table(findings.probes),
         embeddings=EMBEDDINGS,
-        label_tables=[] if labels is None else label_tables(labels),
+        label_tables=[] if labels is None else tables.label_tables(labels),
         representations=REPRESENTATIONS,
         plates=plates,
         svgs={name: Markup(svg) for name, svg in svgs.items()},  # made by `to_svg` alone
-        rules=[
-            (
-                rule,
-                rule.reason(thresholds),
-                [it.similarity for it in findings.similarities if it.verdict is rule.verdict],
-            )
-            for rule in kernel.RULES
-        ],
-        pca_rules=[]
-        if orthonormal is None
-        else [
-            (rule, rule.reason(thresholds), ["orthonormal"] if orthonormal.verdict is rule.verdict else [])
-            for rule in pca.RULES
-        ],
+        rules=_ruled(kernel.RULES, thresholds, {it.similarity: it.verdict for it in findings.similarities}),
+        pca_rules=_ruled(pca.RULES, thresholds, {"orthonormal": orthonormal.verdict}) if orthonormal else [],
         thresholds=[(name, getattr(thresholds, name), option) for name, option in THRESHOLD_OPTIONS.items()],
         settings=[
             (field.name, _plain(getattr(spec, field.name)), OPTIONS.get(field.name, ""))
@@ -86,6 +64,16 @@ def render(result: xr.Dataset, findings: Findings, plates: tuple[Plate, ...], sv
         ],
         sizes=[(str(name), size) for name, size in result.sizes.items()],
     )
+
+
+def _ruled(
+    rules: Sequence[Rule], thresholds: Thresholds, verdicts: Mapping[str, Enum]
+) -> list[tuple[Rule, str, list[str]]]:
+    """Every rule, with its condition and the names of the runs that it decided."""
+    return [
+        (rule, rule.reason(thresholds), [name for name, verdict in verdicts.items() if verdict is rule.verdict])
+        for rule in rules
+    ]
 
 
 def _plain(value: Any) -> str:

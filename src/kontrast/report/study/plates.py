@@ -95,13 +95,8 @@ def _pictures(quantities: Sequence[Quantity], runs: Sequence[Runs], findings: Fi
         drawing = shown[0].drawing
         assert drawing is not None
         description = f"{plot.title}: {drawing.symbol}, {_SEEN[plot.against]}"
-        tolerance = getattr(findings.thresholds, drawing.threshold) if drawing.threshold else None
-        draw = functools.partial(against_width, runs=curves, plot=plot, drawing=drawing, tolerance=tolerance)
-        if plot.against == "step":
-            span = drawing.span(findings.spec) if drawing.span else None
-            draw = functools.partial(
-                against_step, runs=curves, plot=plot, drawing=drawing, tolerance=tolerance, span=span
-            )
+        against = against_width if plot.against == "width" else against_step
+        draw = functools.partial(against, runs=curves, plot=plot, drawing=drawing, findings=findings)
         pictures.setdefault(plot.name.split("-")[0], []).append(Picture(plot.name, description, draw))
     return pictures
 
