@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kontrast.claims import Setting, measure, select
+from kontrast.claims import Setting, measure_claim, select
 from tests.claims.breaks import QUICK, Break
 
 
@@ -32,7 +32,7 @@ class Sections:
         with pytest.MonkeyPatch.context() as patch:
             for name in names:
                 patch.setattr(module, name, self._recording(name, getattr(module, name)))
-            found = measure(self.claim, setting)
+            found = measure_claim(self.claim, setting)
         assert found.verdict is self.claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}
         assert all(self.results.values()), "a section that is never measured"
 
@@ -43,7 +43,7 @@ class Sections:
             for section in set(self.results) - set(rest_on_it):
                 patch.setattr(self.module, section, self._replayed(section))
             patch.setattr(where, name, broken(getattr(where, name)))
-            found = measure(self.claim, self.setting)
+            found = measure_claim(self.claim, self.setting)
         assert found.verdict is not self.claim.recorded, {name: str(x) for name, x in found.evidence.measured.items()}
 
     def _recording(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:

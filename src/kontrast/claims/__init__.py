@@ -10,7 +10,6 @@ from kontrast.claims.registry import Claim, all_claims, select
 from kontrast.claims.setting import SCALES, Setting
 from kontrast.claims.verification import (
     Record,
-    measure,
     measure_claim,
     reservations,
     stored_records,
@@ -35,7 +34,6 @@ __all__ = [
     "Verdict",
     "all_claims",
     "judge",
-    "measure",
     "measure_claim",
     "reservations",
     "select",

@@ -234,12 +234,6 @@ def judged(
     )
 
 
-def evidence(measured: Mapping[str, Number], criteria: Iterable[Criterion], **options: Any) -> Evidence:
-    """`judged`, with the numbers in one place and their criteria in another."""
-    numbers = {name: Estimate.of(number) for name, number in measured.items()}
-    return judged(*shown(**numbers), *(Finding(c.name, numbers[c.name], c) for c in criteria), **options)
-
-
 # The rule behind each verdict, in the order in which `judge` asks.
 RULES = {
     Verdict.UNDECIDED: "a criterion has no number, or there is no criterion; or a correction fails where the printed "

@@ -164,9 +164,6 @@ def measure_claim(claim: Claim, setting: Setting) -> Record:
     return Record(claim, found, time.perf_counter() - start)
 
 
-measure = measure_claim
-
-
 def _measure_and_store(setting: Setting, folder: Path, command: str, claim_id: str) -> None:
     (claim,) = (claim for claim in select((claim_id,)) if claim.id == claim_id)
     try:

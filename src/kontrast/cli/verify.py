@@ -115,7 +115,7 @@ def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
         names = ("id", "title", "source", "printed", "corrected")
         for claim in claims:
             shown = {name: getattr(claim, name) for name in names}
-            print_json({**shown, "recorded": claim.recorded.value, "file": _file(claim)})
+            print_json({**shown, "recorded": claim.recorded.value, "file": claim.file})
         return
     from rich.console import Console
     from rich.markup import escape
@@ -128,14 +128,9 @@ def _list_claims(claims: Sequence[Claim], *, as_json: bool) -> None:
         for heading in ("claim", "statement", "recorded verdict", "source, file"):
             table.add_column(heading, no_wrap=heading == "claim", overflow="fold")
         for claim in of_paper:
-            where = f"{claim.source}\n{_file(claim)}"
+            where = f"{claim.source}\n{claim.file}"
             table.add_row(claim.id, escape(claim.title), claim.recorded.value, escape(where))
         Console(highlight=False).print(table)
-
-
-def _file(claim: Claim) -> str:
-    """The file that measures a claim, within the package."""
-    return claim.measure.__module__.removeprefix("kontrast.").replace(".", "/") + ".py"
 
 
 def _show_claims(records: Sequence[Record], page: Path, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kontrast.claims import Setting, measure, select
+from kontrast.claims import Setting, measure_claim, select
 from kontrast.claims.d import nofree
 from kontrast.learnability import measure_learning
 from tests.claims.breaks import Break, assert_noticed, each_of, times, with_keyword
@@ -43,4 +43,4 @@ def test_a_broken_implementation_changes_the_verdict(
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     (claim,) = select(["D.nofree"])
-    assert measure(claim, Setting(scale="quick", device="cuda")).verdict is claim.recorded
+    assert measure_claim(claim, Setting(scale="quick", device="cuda")).verdict is claim.recorded
