@@ -151,13 +151,21 @@ def test_the_same_evidence_stored_or_not_gives_the_same_bytes(built: Path, tmp_p
     assert content(tmp_path) == content(built)
 
 
+def test_the_papers_are_named_on_the_page_and_in_the_file(page: Page, built: Path) -> None:
+    for paper in {it.claim.paper for it in RECORDS}:
+        assert f"Paper {paper.letter} is {paper.authors}: {paper.title} ({paper.year}, {paper.link})." in page.text()
+        assert paper.title in (built / "claims.md").read_text()
+
+
 def test_the_page_loads_nothing_and_runs_nothing(page: Page) -> None:
+    papers = {it.claim.paper.link for it in RECORDS}
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     for tag, attributes in page.tags:
         assert tag not in {"script", "link", "img", "iframe", "object", "b"}
         assert not [key for key in attributes if key.startswith("on")]
-        assert "href" not in attributes or attributes["href"][1:] in ids, f"{tag} leads to {attributes['href']}"
+        target = attributes.get("href")  # a place on the page, or a paper
+        assert target is None or target[1:] in ids or target in papers, f"{tag} leads to {target}"
         for value in attributes.values():
             assert all(name in ids for name in re.findall(r"url\(#(.*?)\)", value))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kontrast.claims import RULES, Record
-from kontrast.report.claims.words import ClaimWords, agreement, commands, counts, heading, words
+from kontrast.report.claims.words import ClaimWords, agreement, commands, counts, heading, papers, words
 from kontrast.report.svg import printable
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~]")
@@ -31,6 +31,7 @@ def markdown(records: Sequence[Record], spec: dict[str, Any], *, figures: str = 
     blocks = [
         "# The papers' claims, measured",
         f"Made by `kontrast verify`: {_text(heading(spec))}.",
+        "\n".join(f"- {_text(paper)}" for paper in papers(records)),
         _fence(commands(records)),
         f"{tally[:1].upper()}{tally[1:]}." if tally else "",
         _text(agreement(records)),
@@ -59,7 +60,7 @@ def _section(it: ClaimWords, figure: str | None) -> list[str]:
     setting = "; ".join(f"{_text(name)}: {_text(value)}" for name, value in it.setting)
     return [
         f"## {_text(it.claim.id)}",
-        f"**{_text(it.claim.title)}** ({_text(it.claim.source)})",
+        f"**{_text(it.claim.title)}** ({_text(it.claim.source)}; measured in `{it.claim.file}`)",
         f"Verdict: **{it.verdict.value}**, {agrees}. {it.outcome[:1].upper()}{it.outcome[1:]}.",
         f"> **Printed.** {_text(it.claim.printed)}",
         f"> **Corrected.** {_text(it.claim.corrected)}" if it.claim.corrected else "",

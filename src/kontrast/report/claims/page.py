@@ -10,7 +10,7 @@ from markupsafe import Markup
 from kontrast.claims import RULES, Record
 from kontrast.report.claims.figures import joined_svg, panel_svg
 from kontrast.report.claims.markdown import markdown
-from kontrast.report.claims.words import agreement, commands, counts, heading, plain, words
+from kontrast.report.claims.words import agreement, commands, counts, heading, papers, plain, words
 from kontrast.report.template import PAGE, template
 
 MARKDOWN = "claims.md"
@@ -41,4 +41,5 @@ def render(records: Sequence[Record], spec: dict[str, Any], pictures: Mapping[st
         seconds=f"{sum(record.seconds for record in records):.0f}",
         settings=[(name, plain(value)) for name, value in sorted(spec.items())],
         commands=commands(records),
+        papers=papers(records),
     )

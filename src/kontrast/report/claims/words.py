@@ -116,6 +116,12 @@ def agreement(records: Sequence[Record]) -> str:
     return "Every verdict is as recorded in the project's own table."
 
 
+def papers(records: Sequence[Record]) -> list[str]:
+    """The papers whose claims were measured, each by its letter, authors, title, year and link."""
+    found = dict.fromkeys(record.claim.paper for record in records)
+    return [f"Paper {paper.letter} is {paper}." for paper in found]
+
+
 def commands(records: Sequence[Record]) -> list[str]:
     """The command lines that measured the claims, each once; none where they were measured from Python."""
     return list(dict.fromkeys(record.command for record in records if record.command))
