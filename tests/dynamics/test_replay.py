@@ -18,7 +18,7 @@ from kontrast.dynamics import (
     descend,
     fixed_kernel_descent,
     gradient_descent,
-    trajectory,
+    loop,
 )
 from kontrast.dynamics.replay import Plain, Repeatable, Replay, fastest_way
 from kontrast.kernels import empirical_ntk
@@ -94,7 +94,7 @@ def test_the_loop_does_the_same_with_replayed_steps(
 ) -> None:
     tape = Tape(20, record_at, {"x": lambda now: now.outputs.sum()})
     plain = descend(Shrinking(overflow_at=overflow_at), tape)
-    monkeypatch.setattr(trajectory, "fastest_way", lambda stepper, n_steps: replay_of(stepper))
+    monkeypatch.setattr(loop, "fastest_way", lambda stepper, n_steps: replay_of(stepper))
     replayed = descend(Shrinking(overflow_at=overflow_at), tape)
     assert torch.equal(replayed.losses, plain.losses)
     assert (replayed.steps, replayed.status, replayed.stopped_at) == (plain.steps, plain.status, plain.stopped_at)
@@ -126,10 +126,10 @@ def both_ways(run: Callable[[], Trajectory], monkeypatch: pytest.MonkeyPatch) ->
         ways.append(fastest_way(stepper, n_steps=n_steps))
         return ways[-1]
 
-    monkeypatch.setattr(trajectory, "fastest_way", watched)
+    monkeypatch.setattr(loop, "fastest_way", watched)
     replayed = run()
     assert isinstance(ways[0], Replay), "the step was not recorded"
-    monkeypatch.setattr(trajectory, "fastest_way", lambda stepper, n_steps: Plain(stepper))
+    monkeypatch.setattr(loop, "fastest_way", lambda stepper, n_steps: Plain(stepper))
     return replayed, run()
 
 

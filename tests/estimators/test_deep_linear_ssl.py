@@ -10,7 +10,7 @@ from hypothesis.strategies import booleans, floats, integers, sampled_from
 from torch import Tensor
 
 from kontrast.deep_linear import deep_linear_flow, train_deep_linear
-from kontrast.deep_linear import flow as deep_linear
+from kontrast.deep_linear import orthogonal_flow as deep_linear
 from kontrast.errors import InputError, TooManyComponentsError
 from kontrast.estimators import DeepLinearSSL, base, load_model
 from kontrast.linalg import best_rotation, subspace_sines

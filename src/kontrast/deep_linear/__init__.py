@@ -8,9 +8,15 @@ flow, which almost linear networks follow too.
 from kontrast.deep_linear.collapse import Collapse, kernel_collapse, linear_collapse
 from kontrast.deep_linear.constrained import Constraint, constrained_descent, constrained_optimum
 from kontrast.deep_linear.data_matrix import data_matrix, expected_data_matrix, pair_weights
-from kontrast.deep_linear.flow import DeepLinearFlow, Method, deep_linear_descent, deep_linear_flow, train_deep_linear
 from kontrast.deep_linear.flow_laws import Flow, FlowLaw, flow_law
 from kontrast.deep_linear.nonlinearity import nonlinear_gap, output_gap, unit_slope
+from kontrast.deep_linear.orthogonal_flow import (
+    DeepLinearFlow,
+    Method,
+    deep_linear_descent,
+    deep_linear_flow,
+    train_deep_linear,
+)
 from kontrast.deep_linear.scaled_loss import scaled_loss
 
 __all__ = [

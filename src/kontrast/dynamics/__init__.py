@@ -2,6 +2,7 @@
 
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
+from kontrast.dynamics.loop import descend
 from kontrast.dynamics.problem import (
     Problem,
     classification_problem,
@@ -9,7 +10,7 @@ from kontrast.dynamics.problem import (
     regression_problem,
     trace_problem,
 )
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, descend, distance_from
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, distance_from
 
 __all__ = [
     "Problem",

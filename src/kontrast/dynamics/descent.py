@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import require_generator, require_positive, require_whole
+from kontrast.dynamics.loop import descend
 from kontrast.dynamics.problem import Problem
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory
 from kontrast.errors import InputError
 from kontrast.linalg import grassmann_step, orthonormality_error
 from kontrast.nets import PureFunction

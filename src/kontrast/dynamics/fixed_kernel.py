@@ -14,8 +14,9 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from kontrast.checks import increasing_times, require_positive
+from kontrast.dynamics.loop import descend
 from kontrast.dynamics.problem import Objective
-from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory, descend
+from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory
 from kontrast.errors import InputError, KontrastError
 
 FixedKernel = Tensor | Callable[[Tensor], Tensor]

@@ -1,18 +1,15 @@
-"""One `Trajectory` for every kind of descent, and the loop that all discrete ones share."""
+"""One `Trajectory` for every kind of descent, and the tape that says what to record."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_not_negative, require_whole
-from kontrast.dynamics.replay import Plain, Repeatable, fastest_way
+from kontrast.checks import require_whole
 from kontrast.nets import Parameters
 
 
@@ -92,63 +89,3 @@ class Tape:
             outputs=snapshot.outputs.detach().clone() if self.keep_outputs else torch.empty(0),
             parameters={k: p.detach().clone() for k, p in snapshot.parameters.items()} if self.keep_parameters else {},
         )
-
-
-class Stepper(Repeatable, Protocol):
-    """A point that descends: the loss there, the gradient's norm, and one step."""
-
-    def gradient_norm(self) -> float:
-        """The norm of that loss's gradient."""
-
-    def snapshot(self, step: int) -> Snapshot:
-        """The current point, for recorders."""
-
-
-def descend(stepper: Stepper, tape: Tape, *, tolerance: float = 0.0) -> Trajectory:
-    """The loop of every discrete descent: evaluate, stop if the loss overflowed, record, test, step."""
-    require_not_negative(tolerance=tolerance)
-    losses: list[float] = []
-    seen: list[Snapshot] = []
-    records: dict[str, list[Tensor]] = {name: [] for name in tape.recorders}
-    status, wanted = Status.STEP_LIMIT, tape.steps
-    way = Plain(stepper) if tolerance > 0 else fastest_way(stepper, n_steps=tape.n_steps)
-    step = 0
-    while True:
-        losses.append(float(stepper.loss()))
-        if not math.isfinite(losses[-1]):
-            status = Status.DIVERGED
-            break
-        if step in wanted:
-            snapshot = stepper.snapshot(step)
-            for name, recorder in tape.recorders.items():
-                records[name].append(_as_record(recorder(snapshot)))
-            seen.append(tape.keep(snapshot))
-        if tolerance > 0 and stepper.gradient_norm() < tolerance:
-            status = Status.CONVERGED
-            break
-        if step == tape.n_steps:
-            break
-        passed = way.advance(min((stop for stop in wanted if stop > step), default=tape.n_steps) - step)
-        losses += passed
-        step += 1 + len(passed)
-    last = stepper.snapshot(step)
-    return Trajectory(
-        steps=tuple(snapshot.step for snapshot in seen),
-        losses=torch.tensor(losses, dtype=torch.float64),
-        status=status,
-        stopped_at=step,
-        records={name: torch.stack(rows) for name, rows in records.items() if rows},
-        outputs=torch.stack([s.outputs for s in seen]) if seen and tape.keep_outputs else None,
-        parameters=_stack([s.parameters for s in seen]) if seen and tape.keep_parameters else None,
-        final_outputs=last.outputs.detach().clone(),
-        final_parameters={name: p.detach().clone() for name, p in last.parameters.items()},
-    )
-
-
-def _as_record(value: Tensor | float) -> Tensor:
-    """A copy on the CPU; plain numbers as float64, not as torch's default float32, whose range ends at 1e38."""
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-
-
-def _stack(rows: Sequence[Mapping[str, Tensor]]) -> Parameters:
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

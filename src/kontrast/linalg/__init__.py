@@ -1,5 +1,6 @@
 """Matrices, never networks: operators, eigenpairs, solves, angles, frames, ranks and similarities, fits."""
 
+from kontrast.linalg.alignment import KernelDrift, cka, condition_number, kernel_alignment, kernel_drift
 from kontrast.linalg.conjugate_gradients import nystrom_preconditioner
 from kontrast.linalg.eigen import (
     Eigenpairs,
@@ -24,7 +25,6 @@ from kontrast.linalg.frames import (
 )
 from kontrast.linalg.operators import as_operator, as_symmetric, require_symmetric
 from kontrast.linalg.ranks import effective_rank, entropy_rank, participation_ratio, relative_spread
-from kontrast.linalg.similarity import KernelDrift, cka, condition_number, kernel_alignment, kernel_drift
 from kontrast.linalg.solves import (
     LeaveOneOut,
     Posterior,

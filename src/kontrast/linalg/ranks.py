@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kontrast.checks import require_floating, require_matrix
 from kontrast.errors import InputError
+from kontrast.linalg.alignment import strips
 from kontrast.linalg.operators import Matrix, require_symmetric
-from kontrast.linalg.similarity import strips
 
 
 def effective_rank(embedding: Tensor, *, centered: bool = True) -> float:

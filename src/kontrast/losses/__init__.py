@@ -1,7 +1,19 @@
 """Losses on embeddings: paper A's as similarity × link, paper B's, the named ones of self-supervised learning."""
 
 from kontrast.losses._checks import require_rows
-from kontrast.losses.general import (
+from kontrast.losses.module import LossModule
+from kontrast.losses.named import (
+    barlow_twins,
+    info_nce,
+    moco,
+    non_contrastive,
+    nt_xent,
+    spectral_contrastive,
+    supcon,
+    triplet,
+    vicreg,
+)
+from kontrast.losses.similarity_and_link import (
     LINKS,
     SIMILARITIES,
     ContrastiveLoss,
@@ -16,18 +28,6 @@ from kontrast.losses.general import (
     contrastive_trace_loss,
     link_from,
     similarity_from,
-)
-from kontrast.losses.module import LossModule
-from kontrast.losses.named import (
-    barlow_twins,
-    info_nce,
-    moco,
-    non_contrastive,
-    nt_xent,
-    spectral_contrastive,
-    supcon,
-    triplet,
-    vicreg,
 )
 from kontrast.losses.value import LazyTerms, LossValue
 

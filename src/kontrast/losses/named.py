@@ -15,7 +15,7 @@ from torch import Tensor
 from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.losses._checks import require_rows
-from kontrast.losses.general import LogSoftmax
+from kontrast.losses.similarity_and_link import LogSoftmax
 from kontrast.losses.value import LossValue
 
 # Options of one name obey one rule in every loss; those that stand in none of these are yes or no.

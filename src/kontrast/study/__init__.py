@@ -6,7 +6,6 @@ question has a section of its own (`kernel`, `pca`, `probes`, `labels`) that dec
 """
 
 from kontrast.study import kernel, labels, pca, probes, tables
-from kontrast.study.findings import Findings, find
 from kontrast.study.kernel import KernelVerdict, SimilarityFindings
 from kontrast.study.labels import REPRESENTATIONS, LabelFindings
 from kontrast.study.pca import PCAFindings, PCAVerdict
@@ -15,6 +14,7 @@ from kontrast.study.quantities import Drawing, Plot, Quantity
 from kontrast.study.rules import Rule
 from kontrast.study.run import SECTIONS, consolidate, measure_cell, run_study
 from kontrast.study.spec import StudySpec, parse_cell, prepare
+from kontrast.study.summary import Findings, find
 from kontrast.study.tables import Table, terminal_tables
 from kontrast.study.thresholds import Thresholds
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from kontrast.linalg import PowerLaw
 from kontrast.study import kernel, labels, pca
-from kontrast.study.findings import Findings
 from kontrast.study.kernel import SimilarityFindings
 from kontrast.study.labels import LabelFindings
 from kontrast.study.pca import PCAFindings
 from kontrast.study.probes import ProbeFindings
 from kontrast.study.quantities import Quantity
+from kontrast.study.summary import Findings
 
 TERMINAL_COUNTS = 3  # numbers of labels that 80 characters hold
 TERMINAL_WIDTHS = 6  # widths of probes that they hold

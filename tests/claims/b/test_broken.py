@@ -13,7 +13,7 @@ import torch
 
 from kontrast.claims import Record, Setting, b, measure_claim, select
 from kontrast.deep_linear import FlowLaw, flow_laws, nonlinearity
-from kontrast.deep_linear import flow as deep_linear
+from kontrast.deep_linear import orthogonal_flow as deep_linear
 from kontrast.kernels import infinite_nngp
 from kontrast.linalg import operator_ball, qr_retraction
 from kontrast.losses import LossValue, alignment_loss
