@@ -206,7 +206,7 @@ def increasing_times(times: ArrayLike) -> NDArray[np.float64]:
 def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """Torch's number type: float32 or float64, by name or as torch's own object."""
     for name, known in DTYPES.items():
-        if dtype in (name, known):
+        if isinstance(dtype, str | torch.dtype) and dtype in (name, known):
             return known
     raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {_shown(dtype)}")
 

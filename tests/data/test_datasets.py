@@ -92,7 +92,7 @@ def test_without_labels_or_stratification_the_draw_is_plain():
 @pytest.mark.parametrize("n", [6000, 51, 0, -2, True, 5.0])
 def test_a_subsample_of_impossible_size_is_refused(n):
     data = Dataset(torch.zeros(50, 2), None, "fifty")
-    message = f"n must be a whole number of at least 1, got {n}"
+    message = f"the number of samples must be a whole number of at least 1, got {n}"
     if n > 50:
         message = f"asked for {n} samples but 'fifty' has 50; ask for at most 50"
     with pytest.raises(InputError, match=f"^{message}$"):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis.strategies import integers, lists
 
 from kontrast.data import load
 from kontrast.errors import DataError, InputError, KontrastError, StoreError
-from kontrast.study import StudySpec, prepare
+from kontrast.study import StudySpec, prepare, run_study
 from kontrast.study.spec import cell_name, parse_cell, require_current
 
 DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_steps=5)
@@ -220,3 +222,44 @@ def test_the_pca_view_says_when_it_cannot_be(change: dict[str, object], reason: 
     without = dataclasses.replace(DIGITS, **{"d_out": 5, **change}).without_pca
     assert reason in without
     assert bool(reason) == bool(without)
+
+
+@pytest.mark.parametrize(
+    "changed, plain",
+    [
+        ({"image_shape": [np.int64(8), np.int64(8)]}, {"image_shape": (8, 8)}),
+        ({"temperature": np.float32(2)}, {"temperature": 2.0}),
+        ({"learning_rates": np.array([0.5, 0.25])}, {"learning_rates": (0.5, 0.25)}),
+        ({"learning_rates": 0.5}, {"learning_rates": (0.5, 0.5)}),
+        ({"widths": np.int64(16)}, {"widths": (16,)}),
+        ({"similarities": "cosine"}, {"similarities": ("cosine",)}),
+        ({"similarities": "both"}, {"similarities": ("cosine", "dot")}),
+        ({"data": Path("digits")}, {"data": "digits"}),
+    ],
+)
+def test_a_prepared_spec_holds_plain_values(changed: dict[str, Any], plain: dict[str, Any]) -> None:
+    ready = prepare(StudySpec(**{"data": "digits", **changed}))
+    assert {name: getattr(ready, name) for name in plain} == plain
+    assert StudySpec.from_dict(json.loads(json.dumps(ready.as_dict()))) == ready
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"widths": None}, "widths must be tuple or list or ndarray, got NoneType"),
+        ({"similarities": ("euclid",)}, "similarities must be some of cosine and dot, each once"),
+        ({"views": 3}, "views must be str, got int"),
+        ({"data": 3}, "data must be str or PathLike, got int"),
+        ({"activation": len}, "activation must be str"),
+        ({"dtype": np.array([1, 2])}, "dtype must be one of float32, float64"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepare(StudySpec(**{"data": "digits", **changed}))
+
+
+def test_a_spec_that_was_not_prepared_does_not_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"pass prepare\(spec\)"):
+        run_study(StudySpec(data="digits"), tmp_path / "s")
+    assert not (tmp_path / "s").exists()

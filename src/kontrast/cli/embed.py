@@ -231,7 +231,7 @@ class _Job:
                 self._draw(fitted, parts, z)
 
     def probe(self, parts: dict[str, Dataset], z: dict[str, torch.Tensor], *, asked: bool) -> dict[str, Any]:
-        """What labels say of the embedding."""
+        """Probe accuracies of the embedding, where there are labels."""
         from kontrast import estimators
 
         with self._timed("probe"):

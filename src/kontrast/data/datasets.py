@@ -70,7 +70,7 @@ class Dataset:
         Stratified, each class keeps its share of the labels, rounded by largest remainder: it is off by less than one
         sample. Without labels, or with more classes than `n`, the draw is plainly random.
         """
-        n = require_whole("n", n)
+        n = require_whole("the number of samples", n)
         if n > len(self):
             raise InputError(f"asked for {n} samples but {self.name!r} has {len(self)}; ask for at most {len(self)}")
         require_generator(generator)

@@ -120,8 +120,7 @@ class FeatureOptions:
         if isinstance(choice, Patches) and self.width == math.inf:
             raise InputError("patches have no infinite width; pass the number of filters, such as width=1024")
         if isinstance(choice, Network | Fourier | Patches) and not self.is_infinite:
-            whole = int(self.width) if isinstance(self.width, float) and self.width.is_integer() else self.width
-            require_whole("width", whole, otherwise=", or math.inf")
+            require_whole("width", self.width, otherwise=", or math.inf")
         require_whole("depth", self.depth)
         InfiniteNetwork(depth=int(self.depth), activation=self.activation)  # refuses what is no activation
 

@@ -128,7 +128,7 @@ def recorder(quantities: Sequence[Quantity], view: Callable[[Snapshot], Any]) ->
 
 
 def over_steps(quantities: Sequence[Quantity], finished: Finished, scalars: Variables) -> xr.Dataset:
-    """What `recorder` recorded as "all" and what is read off the finished runs, over the steps, beside `scalars`.
+    """The records of `recorder` ("all") and those read off the finished runs, over the steps, beside `scalars`.
 
     Steps that a diverged run never reached are NaN.
     """

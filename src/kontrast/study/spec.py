@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,7 @@ import torch
 
 from kontrast.checks import (
     as_whole,
+    is_number,
     require_positive,
     require_type,
     require_whole,
@@ -161,7 +163,9 @@ class StudySpec:
 
 
 def require_current(spec: StudySpec) -> None:
-    """Refuse to go on with a study of an older format, which can only be read."""
+    """Refuse a spec that was not prepared, and one of an older format, which can only be read."""
+    if not spec.data_digest:
+        raise InputError("the spec must be prepared, so that it is checked and complete; pass prepare(spec)")
     if spec.format != FORMAT:
         raise StoreError(
             f"this study was written by an older kontrast (format {spec.format}, here {FORMAT}): it can be read but "
@@ -230,34 +234,54 @@ def _automatic_rates(spec: StudySpec, dataset: Dataset) -> tuple[float, ...]:
 
 def _checked(spec: StudySpec) -> StudySpec:
     """The spec in plain Python types, once every rule that needs no data holds."""
-    similarities = StudySpec.similarities if spec.similarities == ("both",) else tuple(spec.similarities)
-    rates = spec.learning_rates and tuple(spec.learning_rates)
+    require_type("data", spec.data, (str, os.PathLike))
+    for name in ("split", "link", "activation", "parametrization", *(("views",) if spec.views is not None else ())):
+        require_type(name, getattr(spec, name), str)
+    require_type("label_curves", spec.label_curves, bool)
+    similarities = _several("similarities", spec.similarities)
+    similarities = StudySpec.similarities if similarities == ("both",) else similarities
+    rates = None if spec.learning_rates is None else _several("learning_rates", spec.learning_rates)
+    for rate in rates or ():
+        require_positive(learning_rates=rate)
     spec = dataclasses.replace(
         spec,
+        data=os.fspath(spec.data),
         similarities=similarities,
-        learning_rates=rates * len(similarities) if rates and len(rates) == 1 else rates,
+        learning_rates=rates and tuple(map(float, rates * len(similarities) if len(rates) == 1 else rates)),
         device=str(resolve_device(spec.device)),
         dtype=str(resolve_dtype(spec.dtype)).removeprefix("torch."),
-        **_whole_numbers(spec),
+        **_plain_numbers(spec),
     )
     _check_loss(spec)
     activation_from(spec.activation)
     check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
-    require_type("label_curves", spec.label_curves, bool)
-    require_positive(pca_learning_rate=spec.pca_learning_rate)
     return spec
 
 
-def _whole_numbers(spec: StudySpec) -> dict[str, Any]:
+def _several(name: str, value: Any) -> tuple[Any, ...]:
+    """One value, or several in a tuple, list or array, as a tuple."""
+    if isinstance(value, str) or is_number(value):
+        return (value,)
+    require_type(name, value, (tuple, list, np.ndarray))
+    return tuple(value)
+
+
+def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
+    positive = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
+    require_positive(**positive)  # also where this study's link has no use for them
     counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
     whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}
     whole["n_samples"] = require_whole("n_samples", spec.n_samples, least=2, most=LARGEST)  # a negative is another one
     if spec.n_probe_samples is not None:
         whole["n_probe_samples"] = require_whole("n_probe_samples", spec.n_probe_samples, least=0, most=LARGEST)
-    widths = [as_whole(width) or 0 for width in spec.widths]
+    given = _several("widths", spec.widths)
+    widths = tuple(as_whole(width) or 0 for width in given)
     if not widths or min(widths) < 1 or len(set(widths)) < len(widths):
-        raise InputError(f"widths must be different whole numbers of at least 1, got {list(spec.widths)}")
-    whole["widths"] = tuple(widths)
+        raise InputError(f"widths must be different whole numbers of at least 1, got {list(given)}")
+    whole["widths"] = widths
+    if spec.image_shape is not None:
+        shape = _several("image_shape", spec.image_shape)
+        whole["image_shape"] = tuple(require_whole("image_shape", size) for size in shape)
     if spec.negatives != "all":
         whole["negatives"] = require_whole("negatives", spec.negatives, least=0, otherwise=", or 'all'")
         if whole["negatives"] >= whole["n_samples"]:
@@ -265,25 +289,22 @@ def _whole_numbers(spec: StudySpec) -> dict[str, Any]:
                 f"asked for {spec.negatives} negatives per anchor but {spec.n_samples} samples leave "
                 f"{spec.n_samples - 1}; ask for fewer, or for 'all'"
             )
-    return whole
+    return {**whole, **{name: float(value) for name, value in positive.items()}}
 
 
 def _check_loss(spec: StudySpec) -> None:
-    require_positive(temperature=spec.temperature, delta=spec.delta)  # also where this study's link has no use for them
     link_from(spec.link, temperature=spec.temperature)
+    known = " and ".join(SIMILARITIES)
+    each_once = len(set(spec.similarities)) == len(spec.similarities) > 0
+    if not each_once or not set(spec.similarities) <= SIMILARITIES.keys():
+        raise InputError(f"similarities must be some of {known}, each once, got {list(spec.similarities)}")
     for similarity in spec.similarities:
         similarity_from(similarity, delta=spec.delta)
-    if not spec.similarities or len(set(spec.similarities)) < len(spec.similarities):
-        raise InputError(
-            f"similarities must be one or both of cosine and dot, each once, got {list(spec.similarities)}"
-        )
     if spec.learning_rates is not None and len(spec.learning_rates) != len(spec.similarities):
         raise InputError(
             f"learning_rates must be one for all similarities, or one for each of {list(spec.similarities)}, got "
             f"{list(spec.learning_rates)}"
         )
-    for rate in spec.learning_rates or ():
-        require_positive(learning_rates=rate)
 
 
 def _check_memory(spec: StudySpec, d_in: int) -> None:
