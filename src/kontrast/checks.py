@@ -240,7 +240,7 @@ def require_number(**values: float) -> None:
     """Refuse named values that are not numbers; infinity is one, NaN is none."""
     for name, value in values.items():
         if not is_number(value) or math.isnan(value):
-            raise InputError(f"{name} must be a number, got {value!r}")
+            raise InputError(f"{name} must be a number, got {_shown(value)}")
 
 
 def require_rows(name: str, value: Any) -> None:

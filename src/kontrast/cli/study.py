@@ -40,7 +40,7 @@ def study(
 ) -> None:
     """Kernel, PCA or learning? Does a fixed kernel predict training, is its subspace PCA, does it buy accuracy?
 
-    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in about two minutes.
+    With no option it runs on 5,000 real MNIST digits, for cosine and dot-product similarity, in one to two minutes.
     """
     from kontrast.study import prepare
 
