@@ -13,6 +13,7 @@ from kontrast.losses.named import (
     triplet,
     vicreg,
 )
+from kontrast.losses.of_views import VIEW_LOSSES, ViewLoss, view_loss_from
 from kontrast.losses.similarity_and_link import (
     LINKS,
     SIMILARITIES,
@@ -34,6 +35,7 @@ from kontrast.losses.value import LazyTerms, LossValue
 __all__ = [
     "LINKS",
     "SIMILARITIES",
+    "VIEW_LOSSES",
     "ContrastiveLoss",
     "Cosine",
     "Dot",
@@ -45,6 +47,7 @@ __all__ = [
     "LossValue",
     "Similarity",
     "Softmax",
+    "ViewLoss",
     "alignment_loss",
     "barlow_twins",
     "contrastive_trace_loss",
@@ -59,4 +62,5 @@ __all__ = [
     "supcon",
     "triplet",
     "vicreg",
+    "view_loss_from",
 ]

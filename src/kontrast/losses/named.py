@@ -158,7 +158,7 @@ def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
     """
     require_rows(2, view_a=view_a, view_b=view_b)
     attraction = -2 * (view_a * view_b).sum(-1).mean()
-    repulsion = _off_diagonal(view_a @ view_b.T).square().mean()
+    repulsion = off_diagonal(view_a @ view_b.T).square().mean()
     return LossValue(attraction + repulsion, {"attraction": attraction, "repulsion": repulsion})
 
 
@@ -186,8 +186,8 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
     check_options(temperature=temperature)
     rows = _unit(features.reshape(n * v, z))
     row_labels = labels.repeat_interleave(v)
-    logits = _off_diagonal(rows @ rows.T) / temperature  # (nv, nv − 1)
-    positive = _off_diagonal(row_labels.unsqueeze(1) == row_labels).to(logits.dtype)
+    logits = off_diagonal(rows @ rows.T) / temperature  # (nv, nv − 1)
+    positive = off_diagonal(row_labels.unsqueeze(1) == row_labels).to(logits.dtype)
     n_positive = positive.sum(-1)
     # One weight per pair: 1/|P(i)| on positives, divided by the number of rows that have any.
     weight = positive / n_positive.clamp_min(1).unsqueeze(1) / (n_positive > 0).sum().clamp_min(1)
@@ -233,7 +233,7 @@ def vicreg(
         centered = view - view.mean(0)
         C = centered.T @ centered / (n - 1)  # (z, z)
         spread.append((gamma - (C.diagonal() + epsilon).sqrt()).relu().mean())
-        redundancy.append(_off_diagonal(C).square().sum() / z)
+        redundancy.append(off_diagonal(C).square().sum() / z)
     return _sum_of(
         invariance=invariance * (view_a - view_b).square().mean(),
         variance=variance * (spread[0] + spread[1]) / 2,
@@ -259,9 +259,7 @@ def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, e
     check_options(redundancy=redundancy, epsilon=epsilon)
     a, b = ((view - view.mean(0)) / (view.var(0, correction=0) + epsilon).sqrt() for view in (view_a, view_b))
     C = a.T @ b / view_a.shape[0]
-    return _sum_of(
-        diagonal=(1 - C.diagonal()).square().sum(), off_diagonal=redundancy * _off_diagonal(C).square().sum()
-    )
+    return _sum_of(diagonal=(1 - C.diagonal()).square().sum(), off_diagonal=redundancy * off_diagonal(C).square().sum())
 
 
 def non_contrastive(prediction: Tensor, target: Tensor) -> LossValue:
@@ -294,9 +292,9 @@ def _in_batch(a: Tensor, b: Tensor, temperature: float, *, negatives: str, symme
     for across, anchors in ((ab, a), (ab.T, b)) if symmetric else ((ab, a),):
         blocks = []
         if negatives != "intra":
-            blocks.append(_off_diagonal(across))
+            blocks.append(off_diagonal(across))
         if negatives != "cross":
-            blocks.append(_off_diagonal(anchors @ anchors.T))
+            blocks.append(off_diagonal(anchors @ anchors.T))
         directions.append(link.per_anchor(s_pos, torch.cat(blocks, dim=1)).mean())
     if not symmetric:
         return directions[0]
@@ -310,7 +308,7 @@ def _sum_of(**terms: Tensor) -> LossValue:
     return LossValue(torch.stack(list(terms.values())).sum(), terms)
 
 
-def _off_diagonal(matrix: Tensor) -> Tensor:
+def off_diagonal(matrix: Tensor) -> Tensor:
     """The entries off the diagonal of a square matrix (n, n), row by row: (n, n − 1)."""
     n = matrix.shape[0]
     # After the first entry, every (n + 1)-th is on the diagonal.
