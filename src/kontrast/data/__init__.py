@@ -14,6 +14,7 @@ from kontrast.data.pair_matrix import pair_matrix
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
 from kontrast.data.patches import draw_patches
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup
+from kontrast.data.view_batches import view_batches
 from kontrast.data.views import Compose, View, default_view, fresh_view, parse_view
 from kontrast.data.writing import check_writable, write_arrays
 
@@ -47,5 +48,6 @@ __all__ = [
     "pair_matrix",
     "parse_view",
     "require_contrast",
+    "view_batches",
     "write_arrays",
 ]

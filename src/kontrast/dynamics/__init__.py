@@ -1,8 +1,10 @@
 """Training and its closed-form twins, all returned as one `Trajectory`."""
 
+from kontrast.dynamics.critical_rate import critical_rate
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
 from kontrast.dynamics.loop import descend
+from kontrast.dynamics.many_runs import Ending, ManyRuns, checkpoints_of, output_gap, train_many
 from kontrast.dynamics.problem import (
     Problem,
     classification_problem,
@@ -13,6 +15,8 @@ from kontrast.dynamics.problem import (
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, distance_from
 
 __all__ = [
+    "Ending",
+    "ManyRuns",
     "Problem",
     "Recorder",
     "Snapshot",
@@ -20,14 +24,18 @@ __all__ = [
     "Step",
     "Tape",
     "Trajectory",
+    "checkpoints_of",
     "classification_problem",
     "contrastive_problem",
+    "critical_rate",
     "descend",
     "distance_from",
     "fixed_kernel_descent",
     "fixed_kernel_flow",
     "flat_kernel",
     "gradient_descent",
+    "output_gap",
     "regression_problem",
     "trace_problem",
+    "train_many",
 ]

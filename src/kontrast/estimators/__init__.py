@@ -13,7 +13,14 @@ from kontrast.estimators.features import Fourier, Patches
 from kontrast.estimators.kernel_learnability import KernelLearnability, LearningCurve, SamplesNeeded
 from kontrast.estimators.model_files import load_model, save_model
 from kontrast.estimators.most_components import fit_most_components
-from kontrast.estimators.probes import Probed, compare_with_input, knn_probe, linear_probe, probe_embeddings
+from kontrast.estimators.probes import (
+    Probed,
+    compare_with_input,
+    knn_probe,
+    linear_predictions,
+    linear_probe,
+    probe_embeddings,
+)
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
 
 # The methods of `kontrast embed`, by the word that chooses them; the first is the default.
@@ -34,6 +41,7 @@ __all__ = [
     "compare_with_input",
     "fit_most_components",
     "knn_probe",
+    "linear_predictions",
     "linear_probe",
     "load_model",
     "probe_embeddings",

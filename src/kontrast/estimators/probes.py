@@ -29,6 +29,11 @@ def linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels:
         raise InputError("a probe needs samples of two classes or more to train on, got one class")
     if not (torch.isfinite(train).all() and torch.isfinite(test).all()):
         return float("nan")
+    return float((linear_predictions(train, train_labels, test) == test_labels).double().mean())
+
+
+def linear_predictions(train: Tensor, train_labels: Tensor, test: Tensor) -> Tensor:
+    """The classes that the classifier of `linear_probe` gives to each row of `test`; both embeddings are finite."""
     from sklearn.linear_model import LogisticRegression
 
     rows, others = train.double(), test.double()
@@ -38,7 +43,7 @@ def linear_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels:
     deviation = torch.where(deviation > 1e-12 * rows.abs().amax(0), deviation, 1.0)
     classifier = LogisticRegression(max_iter=MAX_ITERATIONS)
     classifier.fit(((rows - mean) / deviation).numpy(), train_labels.numpy())
-    return float((classifier.predict(((others - mean) / deviation).numpy()) == test_labels.numpy()).mean())
+    return torch.from_numpy(classifier.predict(((others - mean) / deviation).numpy()))
 
 
 def knn_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, k: int = 20) -> float:

@@ -11,9 +11,10 @@ from kontrast.nets.feature_maps import (
     ScaledFeatures,
     median_distance,
 )
-from kontrast.nets.functional import Linearized, Parameters, PureFunction, parameters_of, pure_function
+from kontrast.nets.functional import Linearized, Parameters, PureFunction, last_features, parameters_of, pure_function, require_deterministic
 from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape, hidden_activations
 from kontrast.nets.slopes import slopes_of
+from kontrast.nets.stacks import Stack, one_run, stack_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -30,14 +31,19 @@ __all__ = [
     "Pointwise",
     "PureFunction",
     "ScaledFeatures",
+    "Stack",
     "activation_from",
     "check_shape",
     "hessian_norm",
     "hidden_activations",
+    "last_features",
     "leaky_relu",
     "median_distance",
+    "one_run",
     "parameters_of",
     "pure_function",
+    "require_deterministic",
     "slopes_of",
+    "stack_of",
     "two_layer_hessian_norm",
 ]

@@ -13,7 +13,7 @@ from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.linalg import spectral_norm
 from kontrast.memory import rows_that_fit
-from kontrast.nets.functional import Parameters, PureFunction, parameters_of, pure_function
+from kontrast.nets.functional import Parameters, PureFunction, parameters_of, pure_function, require_deterministic
 from kontrast.nets.mlp import MLP
 
 
@@ -53,7 +53,7 @@ def hessian_norm(
         ConvergenceError: A residual stayed above the tolerance.
     """
     checks.require_type("module", module, nn.Module)
-    _require_deterministic(module)
+    require_deterministic(module)
     checks.require_floating("x", x)
     checks.require_finite("x", x, "leave those rows out")
     f, parameters = pure_function(module), parameters_of(module)
@@ -156,13 +156,3 @@ def _along(gradient: Callable[[Parameters], Parameters], parameters: Parameters,
 
         curved = grad(slope)(parameters)
     return curved  # type: ignore[no-any-return]
-
-
-def _require_deterministic(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        random = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
-        if part.training and (random or isinstance(part, nn.modules.batchnorm._BatchNorm)):
-            raise InputError(
-                f"{name or type(part).__name__} is a {type(part).__name__} in train mode, whose output depends on "
-                f"chance or on the rest of the batch; call module.eval() first"
-            )

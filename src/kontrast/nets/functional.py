@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from kontrast.errors import InputError
-from kontrast.nets.mlp import MLP
+from kontrast.nets.mlp import MLP, hidden_activations
 
 Parameters = dict[str, Tensor]
 PureFunction = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -21,6 +21,17 @@ def parameters_of(module: nn.Module) -> Parameters:
     if not parameters:
         raise InputError(f"{type(module).__name__} has no parameters, so there is nothing to train or linearise")
     return parameters
+
+
+def require_deterministic(module: nn.Module) -> None:
+    """Refuse a module whose outputs depend on chance, or on the rest of the batch."""
+    for name, part in module.named_modules():
+        random = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+        if part.training and (random or isinstance(part, nn.modules.batchnorm._BatchNorm)):
+            raise InputError(
+                f"{name or type(part).__name__} is a {type(part).__name__} in train mode, whose output depends on "
+                f"chance or on the rest of the batch; call module.eval() first"
+            )
 
 
 def pure_function(module: nn.Module) -> PureFunction:
@@ -75,3 +86,32 @@ class Linearized:
         # torch's stub lists the triple that has_aux=True would return.
         value, slope = jvp(lambda p: self.function(p, x.clone()), (self.origin,), (direction,))  # type: ignore[misc]
         return value, slope
+
+
+def last_features(module: nn.Module) -> PureFunction:
+    """What enters the module's last linear layer, φ(parameters, x) as rows; its outputs where it has none.
+
+    Last is the one that runs last, whatever the order in which the layers were made.
+    """
+    if isinstance(module, MLP):
+        *scales, _ = module.scales
+
+        def hidden(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+            return hidden_activations(x.flatten(1), module.layers(parameters)[0], scales, module.activation)
+
+        return hidden
+    function = pure_function(module)
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
+
+    def features(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        hooks = [part.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for part in linear]
+        try:
+            outputs = function(parameters, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        last = seen[-1] if seen and seen[-1].ndim == 2 and len(seen[-1]) == len(x) else outputs
+        return last.flatten(1)
+
+    return features

@@ -1,0 +1,318 @@
+"""One network trained at many learning rates at once on the same mini-batches, each run beside its linearised twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from kontrast.checks import require_between, require_whole
+from kontrast.dynamics.optimizers import Optimizer, OptimizerState
+from kontrast.nets import Parameters, Stack
+
+RUNAWAY = 100.0  # outputs over this multiple of their first norm, under a loss without a lower bound
+LEAST_STEPS = 32  # before a run can have settled
+
+BatchLoss = Callable[[Tensor, Tensor | None], Tensor]
+"""The loss of the outputs (2n, z) of two views of n samples, one below the other, and the labels (n,) or None."""
+
+Batch = tuple[Tensor, Tensor | None]
+"""Two views of n samples, one below the other, (S, 2n, …), and labels (S, n) or None."""
+
+
+class Ending(Enum):
+    """How a run of many ended; the value says it in words."""
+
+    SETTLED = "the loss stopped falling"
+    STEP_LIMIT = "hit `max_steps` while the loss still fell"
+    DIVERGED = "values overflowed, or ran away under a loss without a lower bound"
+
+
+@dataclass(frozen=True, eq=False)
+class ManyRuns:
+    """S × R runs and their twins; a run that has ended keeps what it had then.
+
+    Attributes:
+        checkpoints: the steps at which the runs were looked at, (C,).
+        losses: at the checkpoints on samples that no batch holds, (C, S, R); NaN after a run has ended.
+        twin_losses: those of the twins.
+        gaps: distance of the outputs to the twin's as a share of their norm, (C, S, R).
+        batch_losses: of every step's batch, (max_steps, S, R).
+        endings: how each ended, S lists of R.
+        stopped_at: the step at which each ended, (S, R).
+        still_falling: share of the whole fall of the loss that came in the second half of the steps, (S, R).
+        parameters: of the networks where they ended, (S, R, *p).
+        twin_steps: how far the twins' parameters went from their start, (S, R, *p).
+    """
+
+    checkpoints: tuple[int, ...]
+    losses: Tensor
+    twin_losses: Tensor
+    gaps: Tensor
+    batch_losses: Tensor
+    endings: list[list[Ending]]
+    stopped_at: Tensor
+    still_falling: Tensor
+    parameters: Parameters
+    twin_steps: Parameters
+
+
+def checkpoints_of(max_steps: int) -> tuple[int, ...]:
+    """0, and max_steps over powers of √2 from 2 steps on: half the steps of each are two places before it."""
+    steps, divisor = set(), 1.0
+    while max_steps / divisor >= 2:
+        steps.add(round(max_steps / divisor))
+        divisor *= 2**0.5
+    return (0, *sorted(steps | {max_steps}))
+
+
+def train_many(
+    stack: Stack,
+    loss: BatchLoss,
+    batches: Iterator[Batch],
+    test: Batch,
+    *,
+    learning_rates: Tensor,
+    optimizer: Optimizer,
+    max_steps: int,
+    settled_share: float = 0.1,
+    unit_length: bool = False,
+    bounded: bool = True,
+    stop_when_settled: bool = True,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> ManyRuns:
+    """Train every start of `stack` at every rate, and a linearised twin of each on the same batches.
+
+    A run has settled once, at two checkpoints one after the other, the test loss fell by less than `settled_share` of
+    its whole fall since half as many steps. Runs that settled or diverged at every start leave the stack.
+
+    Args:
+        stack: the network at S starts.
+        loss: of a batch.
+        batches: without end, each for all starts.
+        test: two views of samples that are in no batch, for the loss that is watched and for the gap.
+        learning_rates: (R,), the same for every start.
+        optimizer: of the networks, and of the twins' parameters.
+        max_steps: the most steps.
+        settled_share: of the fall of the loss, as above.
+        unit_length: compare outputs at unit length, as a loss of cosine similarities sees them.
+        bounded: whether the loss has a lower bound; without one, outputs that ran away count as diverged.
+        stop_when_settled: False trains on, so that all runs have the same steps.
+        on_step: called after every step.
+    """
+    max_steps = require_whole("max_steps", max_steps)
+    require_between("settled_share", settled_share, 0, 1)
+    watch = _Watch(stack, loss, test, unit_length, bounded, settled_share, checkpoints_of(max_steps))
+    runs = _Stepping(stack, loss, learning_rates, optimizer)
+    record = _Record(runs, watch.checkpoints, max_steps)
+    for step in range(max_steps + 1):
+        if step in watch.checkpoints:
+            seen = watch.look(step, runs)
+            ended = seen.ended(last=step == max_steps, stop_when_settled=stop_when_settled)
+            record.keep(seen, ended, runs)
+            runs.leave(record.finished(runs.columns))
+        if step == max_steps or not runs.columns:
+            break
+        record.batch_losses[step, :, runs.columns] = runs.step(*next(batches))
+        on_step(step + 1)
+    return record.result()
+
+
+class _Stepping:
+    """The runs that are still under way: flat stacks (S·k, *p) of the networks' parameters and of the twins' steps."""
+
+    def __init__(self, stack: Stack, loss: BatchLoss, learning_rates: Tensor, optimizer: Optimizer) -> None:
+        self.stack, self.loss, self.optimizer = stack, loss, optimizer
+        origin = stack.origin
+        first = next(iter(origin.values()))
+        self.n_starts, self.columns = len(first), list(range(len(learning_rates)))
+        self.rates = learning_rates.to(first)
+        k = len(self.columns)
+        self.parameters = {n: p.expand(-1, k, *p.shape[2:]).flatten(0, 1).clone() for n, p in origin.items()}
+        self.twin_steps = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.state, self.twin_state = (optimizer.start(p) for p in (self.parameters, self.twin_steps))
+
+    def step(self, x: Tensor, labels: Tensor | None) -> Tensor:
+        """One step of all runs; the networks' losses before it, (S, k)."""
+        rates = self.rates[self.columns].repeat(self.n_starts)
+        losses = self._descend(self.stack.outputs, self.parameters, self.state, rates, x, labels)
+        self._descend(self.stack.twin_outputs, self.twin_steps, self.twin_state, rates, x, labels)
+        return losses
+
+    def _descend(
+        self,
+        function: Callable[[Parameters, Tensor], Tensor],
+        parameters: Parameters,
+        state: OptimizerState,
+        rates: Tensor,
+        x: Tensor,
+        labels: Tensor | None,
+    ) -> Tensor:
+        leaves = {name: p.detach().requires_grad_() for name, p in self.shaped(parameters).items()}
+        with torch.enable_grad():
+            losses = losses_of(self.loss, function(leaves, x), labels)
+        # The runs are independent, so the gradient of the sum is every run's own.
+        rows = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        gradients = {name: row.flatten(0, 1) for name, row in zip(leaves, rows, strict=True)}
+        with torch.no_grad():
+            self.optimizer.step(parameters, gradients, state, rates)
+        return losses.detach()
+
+    def shaped(self, parameters: Parameters) -> Parameters:
+        """Flat stacks as (S, k, *p)."""
+        k = len(self.columns)
+        return {name: p.view(self.n_starts, k, *p.shape[1:]) for name, p in parameters.items()}
+
+    def leave(self, columns: list[int]) -> None:
+        """Take finished columns out."""
+        if not columns:
+            return
+        k = len(self.columns)
+        left = [i for i, column in enumerate(self.columns) if column not in columns]
+        rows = torch.tensor([s * k + i for s in range(self.n_starts) for i in left], dtype=torch.long)
+        self.parameters, self.twin_steps = (
+            {name: p[rows.to(p.device)] for name, p in part.items()} for part in (self.parameters, self.twin_steps)
+        )
+        self.state, self.twin_state = self.state.keep(rows), self.twin_state.keep(rows)
+        self.columns = [self.columns[i] for i in left]
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What a checkpoint showed, (S, k) each."""
+
+    place: int
+    step: int
+    losses: Tensor
+    twin_losses: Tensor
+    gaps: Tensor
+    diverged: Tensor
+    settled: Tensor
+    still_falling: Tensor
+
+    def ended(self, *, last: bool, stop_when_settled: bool) -> Tensor:
+        """Which runs end here."""
+        if last:
+            return torch.ones_like(self.diverged)
+        return self.diverged | self.settled if stop_when_settled else self.diverged
+
+
+class _Watch:
+    """Looks at the runs at every checkpoint."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        loss: BatchLoss,
+        test: Batch,
+        unit_length: bool,
+        bounded: bool,
+        share: float,
+        checkpoints: tuple[int, ...],
+    ) -> None:
+        self.stack, self.loss, self.test = stack, loss, test
+        self.unit_length, self.bounded, self.share, self.checkpoints = unit_length, bounded, share, checkpoints
+        self.history: list[Tensor] = []  # (S, R) losses, in all columns
+        self.passed: Tensor | None = None  # which runs passed the test at the checkpoint before
+
+    def look(self, step: int, runs: _Stepping) -> _Seen:
+        x, labels = self.test
+        with torch.no_grad():
+            outputs = self.stack.outputs(runs.shaped(runs.parameters), x)
+            twin = self.stack.twin_outputs(runs.shaped(runs.twin_steps), x)
+            losses, twin_losses = (losses_of(self.loss, part, labels) for part in (outputs, twin))
+            sizes = outputs.square().sum((2, 3)).sqrt()
+        if step == 0:
+            self.first_sizes = sizes
+            self.losses = losses.new_full((len(self.checkpoints), *losses.shape), torch.nan)
+            self.passed = torch.zeros_like(losses, dtype=torch.bool)
+        assert self.passed is not None
+        place, columns = self.checkpoints.index(step), runs.columns
+        self.losses[place, :, columns] = losses
+        diverged = ~torch.isfinite(losses) | ~torch.isfinite(sizes)
+        if not self.bounded:
+            diverged |= sizes > RUNAWAY * self.first_sizes[:, columns]
+        before = self.losses[max(place - 2, 0), :, columns]
+        fall = self.losses[0, :, columns] - losses
+        still_falling = (before - losses) / fall.abs().clamp(min=torch.finfo(losses.dtype).tiny)
+        passes = (still_falling < self.share) & ~diverged & (step >= LEAST_STEPS)
+        settled = passes & self.passed[:, columns]
+        self.passed[:, columns] = passes
+        gaps = output_gap(outputs, twin, unit_length=self.unit_length)
+        return _Seen(place, step, losses, twin_losses, gaps, diverged, settled, still_falling)
+
+
+class _Record:
+    """What is kept of all runs."""
+
+    def __init__(self, runs: _Stepping, checkpoints: tuple[int, ...], max_steps: int) -> None:
+        shape = (runs.n_starts, len(runs.columns))
+        first = next(iter(runs.parameters.values()))
+        self.checkpoints = checkpoints
+        self.over_checkpoints = {
+            name: first.new_full((len(checkpoints), *shape), torch.nan) for name in ("losses", "twin_losses", "gaps")
+        }
+        self.batch_losses = first.new_full((max_steps, *shape), torch.nan)
+        self.endings: list[list[Ending | None]] = [[None] * shape[1] for _ in range(shape[0])]
+        self.stopped_at = torch.zeros(shape, dtype=torch.long)
+        self.still_falling = torch.full(shape, torch.nan, dtype=torch.float64)
+        self.parameters, self.twin_steps = (
+            {name: p.clone() for name, p in runs.shaped(part).items()} for part in (runs.parameters, runs.twin_steps)
+        )
+
+    def keep(self, seen: _Seen, ended: Tensor, runs: _Stepping) -> None:
+        """Store what a checkpoint showed, and the last of every run that ends there."""
+        columns = runs.columns
+        running = torch.tensor([[row[c] is None for c in columns] for row in self.endings], device=ended.device)
+        for name, values in self.over_checkpoints.items():
+            shown: Tensor = getattr(seen, name)
+            values[seen.place, :, columns] = torch.where(running, shown, torch.nan)
+        now = (ended & running).nonzero().tolist()
+        parts = [(self.parameters, runs.shaped(runs.parameters)), (self.twin_steps, runs.shaped(runs.twin_steps))]
+        for s, i in now:
+            self.endings[s][columns[i]] = _ending(bool(seen.diverged[s, i]), bool(seen.settled[s, i]))
+            self.stopped_at[s, columns[i]] = seen.step
+            self.still_falling[s, columns[i]] = float(seen.still_falling[s, i])
+            for kept, current in parts:
+                for name, p in current.items():
+                    kept[name][s, columns[i]] = p[s, i]
+
+    def finished(self, columns: list[int]) -> list[int]:
+        """The columns whose runs have ended at every start."""
+        return [column for column in columns if all(row[column] is not None for row in self.endings)]
+
+    def result(self) -> ManyRuns:
+        return ManyRuns(
+            self.checkpoints,
+            **self.over_checkpoints,
+            batch_losses=self.batch_losses,
+            endings=[[ending for ending in row if ending is not None] for row in self.endings],
+            stopped_at=self.stopped_at,
+            still_falling=self.still_falling,
+            parameters=self.parameters,
+            twin_steps=self.twin_steps,
+        )
+
+
+def _ending(diverged: bool, settled: bool) -> Ending:
+    return Ending.DIVERGED if diverged else Ending.SETTLED if settled else Ending.STEP_LIMIT
+
+
+def losses_of(loss: BatchLoss, outputs: Tensor, labels: Tensor | None) -> Tensor:
+    """The loss of every run, (S, R), from stacked outputs (S, R, 2n, z) and labels (S, n)."""
+    if labels is None:
+        every: Tensor = vmap(vmap(lambda f: loss(f, None)))(outputs)
+        return every
+    each: Tensor = vmap(vmap(loss, in_dims=(0, None)))(outputs, labels)
+    return each
+
+
+def output_gap(outputs: Tensor, others: Tensor, *, unit_length: bool) -> Tensor:
+    """‖f − g‖_F / ‖f‖_F over the last two dimensions, of rows at unit length where asked; NaN where g overflowed."""
+    if unit_length:
+        outputs, others = (torch.nn.functional.normalize(part, dim=-1) for part in (outputs, others))
+    return (outputs - others).square().sum((-2, -1)).sqrt() / outputs.square().sum((-2, -1)).sqrt()

@@ -1,0 +1,253 @@
+"""The map of a study: every width trained at every rate under every loss, measured beside its twins."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from kontrast.data import Dataset, load_data, view_batches
+from kontrast.dynamics import Ending, ManyRuns, checkpoints_of, critical_rate, optimizer_from, train_many
+from kontrast.losses import ViewLoss, view_loss_from
+from kontrast.nets import Stack, last_features, one_run, parameters_of, pure_function, stack_of
+from kontrast.runs import generator_for
+from kontrast.study.map.baselines import BASELINES, embeddings
+from kontrast.study.map.measures import N_PCA_SAMPLES, NO_SCORES, QUANTITIES, SLICE, Ended, Ground, Probes
+from kontrast.study.map.networks import draw_network
+from kontrast.study.map.split import Samples, Split, split_for
+
+if TYPE_CHECKING:
+    from kontrast.study.spec import StudySpec
+
+WATCHED = 256  # held-out samples whose loss and gap are watched
+ENDINGS = tuple(Ending)
+PROBES = ("linear", "knn")
+
+
+def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Dataset]:
+    """The map's numbers at one width, a dataset for each seed; on a GPU all seeds are trained together."""
+    if not spec.losses:
+        return [xr.Dataset() for _ in seeds]
+    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    samples = Samples.of(spec, dataset)
+    starts = [_Start.draw(spec, dataset, samples, width, seed) for seed in seeds]
+    panels = [_panel(spec, dataset, samples, width, starts, name) for name in spec.losses]
+    return [
+        xr.concat([panel[i] for panel in panels], dim="panel").assign(_baselines(spec, samples, start))
+        for i, start in enumerate(starts)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """One seed before training: its split of the samples, its network, and what all its runs are measured on."""
+
+    seed: int
+    split: Split
+    module: nn.Module
+    ground: Ground
+
+    @classmethod
+    def draw(cls, spec: StudySpec, dataset: Dataset, samples: Samples, width: int, seed: int) -> _Start:
+        split, module = split_for(spec, dataset, seed), draw_network(spec, dataset, width, seed)
+        test = samples.inputs(samples.x[split.test.to(samples.x.device)])
+        ground = Ground(
+            module,
+            samples.inputs,
+            parameters_of(module),
+            pure_function(module),
+            last_features(module),
+            points=test[: spec.n_ntk_points],
+            pairs=samples.views(split.contrasted[:N_PCA_SAMPLES], generator_for(seed, 0, 3)),
+            test=test[:SLICE],
+            probes=_probes(spec, samples, split),
+            n_components=spec.d_out,
+        )
+        return cls(seed, split, module, ground)
+
+
+def _probes(spec: StudySpec, samples: Samples, split: Split) -> Probes | None:
+    if samples.labels is None or not spec.n_probe_samples:
+        return None
+    labels = samples.labels.cpu()
+    parts = (split.taught, split.validation, split.test)
+    arrays = [(samples.x[part.to(samples.x.device)], labels[part]) for part in parts]
+    return Probes(*(array for pair in arrays for array in pair))
+
+
+# Training
+
+
+def _panel(
+    spec: StudySpec, dataset: Dataset, samples: Samples, width: int, starts: Sequence[_Start], name: str
+) -> list[xr.Dataset]:
+    """One loss at all rates: a dataset for each start."""
+    loss = loss_of(spec, name)
+    unit = unit_rate(spec, width, name)
+    rates = np.asarray(spec.rates_of(name), dtype=float)
+    stack = stack_of([start.module for start in starts])
+    runs = train_many(
+        stack,
+        functools.partial(batch_loss, loss),
+        _batches(spec, samples, starts, loss),
+        _watched(samples, starts, loss),
+        learning_rates=torch.as_tensor(rates * unit, dtype=torch.float64),
+        optimizer=optimizer_from(spec.optimizer, momentum=spec.momentum),
+        max_steps=spec.max_steps,
+        unit_length=loss.scale_free,
+        bounded=loss.bounded,
+    )
+    return [_measured(name, rates, unit, stack, runs, start, i) for i, start in enumerate(starts)]
+
+
+def loss_of(spec: StudySpec, name: str) -> ViewLoss:
+    """The loss of a panel."""
+    return view_loss_from(name, temperature=spec.temperature, link=spec.link, delta=spec.delta)
+
+
+def batch_loss(loss: ViewLoss, outputs: Tensor, labels: Tensor | None) -> Tensor:
+    """The loss of two views that lie one below the other."""
+    n = outputs.shape[0] // 2
+    return loss(outputs[:n], outputs[n:], labels)
+
+
+@functools.lru_cache(maxsize=64)
+def unit_rate(spec: StudySpec, width: int, name: str) -> float:
+    """The critical rate at one start of a width, the same for all seeds of the study: the unit of its rates."""
+    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    samples, loss = Samples.of(spec, dataset), loss_of(spec, name)
+    seed = spec.seed
+    split = split_for(spec, dataset, seed)
+    stack = stack_of([draw_network(spec, dataset, width, seed)])
+    rows = split.contrasted[: spec.batch_size]
+    x = samples.views(rows, generator_for(seed, 0, 4)).unsqueeze(0)
+    labels = _labels(samples, rows, loss)
+    return critical_rate(stack, functools.partial(batch_loss, loss), x, None if labels is None else labels[None])
+
+
+def _labels(samples: Samples, rows: Tensor, loss: ViewLoss) -> Tensor | None:
+    return samples.labels[rows.to(samples.labels.device)] if loss.needs_labels and samples.labels is not None else None
+
+
+def _batches(
+    spec: StudySpec, samples: Samples, starts: Sequence[_Start], loss: ViewLoss
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    streams = []
+    for start in starts:
+        rows = start.split.contrasted.to(samples.x.device)
+        streams.append(
+            view_batches(
+                samples.x[rows],
+                samples.view,
+                batch_size=spec.batch_size,
+                generator=generator_for(start.seed, 0, 5),
+                labels=_labels(samples, rows, loss),
+            )
+        )
+    for drawn in zip(*streams, strict=True):
+        labels = [y for _, y in drawn if y is not None]
+        yield torch.stack([samples.inputs(x) for x, _ in drawn]), torch.stack(labels) if labels else None
+
+
+def _watched(samples: Samples, starts: Sequence[_Start], loss: ViewLoss) -> tuple[Tensor, Tensor | None]:
+    n = min(WATCHED, *(len(start.split.validation) for start in starts))
+    rows = [start.split.validation[:n] for start in starts]
+    x = torch.stack([samples.views(row, generator_for(start.seed, 0, 6)) for row, start in zip(rows, starts, strict=True)])
+    labels = [y for row in rows if (y := _labels(samples, row, loss)) is not None]
+    return x, torch.stack(labels) if labels else None
+
+
+# What is stored
+
+
+def _measured(
+    name: str, rates: np.ndarray, unit: float, stack: Stack, runs: ManyRuns, start: _Start, i: int
+) -> xr.Dataset:
+    """The numbers of one start under one loss; NaN for what a run that diverged has not."""
+    numbers: dict[str, list[float]] = {quantity.name: [] for quantity in QUANTITIES}
+    for r, ending in enumerate(runs.endings[i]):
+        run = None if ending is Ending.DIVERGED else _ended(stack, runs, start, i, r)
+        for quantity in QUANTITIES:
+            assert quantity.read is not None
+            numbers[quantity.name].append(math.nan if run is None else quantity.read(run))
+    arrays: dict[str, Any] = {
+        it.name: (("rate",), np.asarray(numbers[it.name], dtype=float), {"long_name": it.long_name})
+        for it in QUANTITIES
+    }
+    arrays |= {
+        "map_learning_rate": (("rate",), rates * unit, {"long_name": "the learning rate"}),
+        "map_unit": ((), unit, {"long_name": "2/λ_max, the critical rate of the first kernel under this loss"}),
+        "map_ending": (
+            ("rate",),
+            np.asarray([ENDINGS.index(ending) for ending in runs.endings[i]], dtype=np.int32),
+            {"long_name": "how a run ended: " + ", ".join(f"{k} {it.name.lower()}" for k, it in enumerate(ENDINGS))},
+        ),
+        "map_stopped_at": (
+            ("rate",),
+            runs.stopped_at[i].numpy().astype(np.int32),
+            {"long_name": "the step at which a run ended"},
+        ),
+        "map_still_falling": (
+            ("rate",),
+            runs.still_falling[i].numpy(),
+            {"long_name": "share of the loss's whole fall that came in the second half of the steps"},
+        ),
+        "map_loss": _curve(runs.losses[:, i], "loss of the network at held-out samples"),
+        "map_twin_loss": _curve(runs.twin_losses[:, i], "loss of the linearised twin at held-out samples"),
+        "map_gap_curve": _curve(runs.gaps[:, i], "kernel gap at held-out samples"),
+    }
+    coords = {"rate": rates, "checkpoint": np.asarray(runs.checkpoints, dtype=np.int32), "panel": name}
+    return xr.Dataset(arrays, coords=coords)
+
+
+def _curve(values: Tensor, long_name: str) -> tuple[tuple[str, str], np.ndarray, dict[str, str]]:
+    return ("rate", "checkpoint"), values.T.double().cpu().numpy(), {"long_name": long_name}
+
+
+def _ended(stack: Stack, runs: ManyRuns, start: _Start, i: int, r: int) -> Ended:
+    steps = {name: p[i : i + 1, r : r + 1] for name, p in runs.twin_steps.items()}
+    twin = stack_of([start.module])
+
+    def twin_outputs(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([twin.twin_outputs(steps, part.unsqueeze(0))[0, 0] for part in inputs.split(SLICE)])
+
+    place = runs.checkpoints.index(int(runs.stopped_at[i, r]))
+    return Ended(start.ground, one_run(runs.parameters, i, r), twin_outputs, float(runs.gaps[place, i, r]))
+
+
+def _baselines(spec: StudySpec, samples: Samples, start: _Start) -> dict[str, Any]:
+    """Accuracies of every twin without a gradient."""
+    ground = start.ground
+    if ground.probes is None:
+        return {}
+    found = embeddings(
+        spec, samples, start.split.contrasted, ground.features, ground.function, ground.origin, start.seed
+    )
+    labels = ground.probes
+    guess = torch.mode(labels.taught_labels).values
+    chance = [float((y == guess).double().mean()) for y in (labels.test_labels, labels.validation_labels)]
+    rows = [NO_SCORES if embed is None else ground.probes.scores(embed) for embed in found.values()]
+    rows.append((chance[0], chance[0], chance[1]))
+    table = np.asarray(rows)
+    return {
+        "map_baseline": (
+            ("baseline", "probe"),
+            table[:, :2],
+            {"long_name": "test accuracy of a twin without a gradient"},
+        ),
+        "map_baseline_validation": (
+            ("baseline",),
+            table[:, 2],
+            {"long_name": "its linear probe's accuracy on validation samples"},
+        ),
+        "baseline": ("baseline", list(BASELINES)),
+        "probe": ("probe", list(PROBES)),
+    }
