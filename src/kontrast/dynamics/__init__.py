@@ -3,6 +3,7 @@
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
 from kontrast.dynamics.loop import descend
+from kontrast.dynamics.optimizers import OPTIMIZERS, Optimizer, OptimizerState, optimizer_from
 from kontrast.dynamics.problem import (
     Problem,
     classification_problem,
@@ -13,6 +14,9 @@ from kontrast.dynamics.problem import (
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, distance_from
 
 __all__ = [
+    "OPTIMIZERS",
+    "Optimizer",
+    "OptimizerState",
     "Problem",
     "Recorder",
     "Snapshot",
@@ -28,6 +32,7 @@ __all__ = [
     "fixed_kernel_flow",
     "flat_kernel",
     "gradient_descent",
+    "optimizer_from",
     "regression_problem",
     "trace_problem",
 ]
