@@ -5,6 +5,7 @@ from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
 from kontrast.dynamics.loop import descend
 from kontrast.dynamics.many_runs import Ending, ManyRuns, checkpoints_of, output_gap, train_many
+from kontrast.dynamics.optimizers import OPTIMIZERS, Optimizer, OptimizerState, optimizer_from
 from kontrast.dynamics.problem import (
     Problem,
     classification_problem,
@@ -17,6 +18,9 @@ from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Traje
 __all__ = [
     "Ending",
     "ManyRuns",
+    "OPTIMIZERS",
+    "Optimizer",
+    "OptimizerState",
     "Problem",
     "Recorder",
     "Snapshot",
@@ -35,6 +39,7 @@ __all__ = [
     "flat_kernel",
     "gradient_descent",
     "output_gap",
+    "optimizer_from",
     "regression_problem",
     "trace_problem",
     "train_many",
