@@ -15,7 +15,7 @@ from kontrast.dynamics.optimizers import Optimizer, OptimizerState
 from kontrast.nets import Parameters, Stack
 
 RUNAWAY = 100.0  # outputs over this multiple of their first norm, under a loss without a lower bound
-LEAST_STEPS = 32  # before a run can have settled
+LEAST_SHARE = 4  # a run can have settled after this part of the most steps
 
 BatchLoss = Callable[[Tensor, Tensor | None], Tensor]
 """The loss of the outputs (2n, z) of two views of n samples, one below the other, and the labels (n,) or None."""
@@ -27,7 +27,7 @@ Batch = tuple[Tensor, Tensor | None]
 class Ending(Enum):
     """How a run of many ended; the value says it in words."""
 
-    SETTLED = "the loss stopped falling"
+    SETTLED = "the loss has stopped falling, or nearly so"
     STEP_LIMIT = "hit `max_steps` while the loss still fell"
     DIVERGED = "values overflowed, or ran away under a loss without a lower bound"
 
@@ -44,7 +44,7 @@ class ManyRuns:
         batch_losses: of every step's batch, (max_steps, S, R).
         endings: how each ended, S lists of R.
         stopped_at: the step at which each ended, (S, R).
-        still_falling: share of the whole fall of the loss that came in the second half of the steps, (S, R).
+        still_falling: share of the whole fall of the loss that the last half of the steps added, (S, R).
         parameters: of the networks where they ended, (S, R, *p).
         twin_steps: how far the twins' parameters went from their start, (S, R, *p).
     """
@@ -80,40 +80,42 @@ def train_many(
     optimizer: Optimizer,
     max_steps: int,
     settled_share: float = 0.1,
+    rest_share: float = 0.02,
     unit_length: bool = False,
     bounded: bool = True,
-    stop_when_settled: bool = True,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> ManyRuns:
     """Train every start of `stack` at every rate, and a linearised twin of each on the same batches.
 
-    A run has settled once, at two checkpoints one after the other, the test loss fell by less than `settled_share` of
-    its whole fall since half as many steps. Runs that settled or diverged at every start leave the stack.
+    How much the loss still falls is the difference between its means over the batches of the last half of the steps
+    and over the quarter before, as a share of the whole fall since the first batch. A run ends early, from a quarter of
+    `max_steps` on, once that share is below `rest_share` at two checkpoints one after the other; it counts as settled
+    where it ends with less than `settled_share`. Runs that ended at every start leave the stack.
 
     Args:
         stack: the network at S starts.
         loss: of a batch.
         batches: without end, each for all starts.
-        test: two views of samples that are in no batch, for the loss that is watched and for the gap.
+        test: two views of samples that are in no batch, for the losses and gaps at the checkpoints.
         learning_rates: (R,), the same for every start.
         optimizer: of the networks, and of the twins' parameters.
         max_steps: the most steps.
         settled_share: of the fall of the loss, as above.
+        rest_share: likewise; 0 trains every run to the end.
         unit_length: compare outputs at unit length, as a loss of cosine similarities sees them.
         bounded: whether the loss has a lower bound; without one, outputs that ran away count as diverged.
-        stop_when_settled: False trains on, so that all runs have the same steps.
         on_step: called after every step.
     """
     max_steps = require_whole("max_steps", max_steps)
     require_between("settled_share", settled_share, 0, 1)
-    watch = _Watch(stack, loss, test, unit_length, bounded, settled_share, checkpoints_of(max_steps))
+    require_between("rest_share", rest_share, 0, settled_share)
+    watch = _Watch(stack, loss, test, unit_length, bounded, rest_share, checkpoints_of(max_steps))
     runs = _Stepping(stack, loss, learning_rates, optimizer)
     record = _Record(runs, watch.checkpoints, max_steps)
     for step in range(max_steps + 1):
         if step in watch.checkpoints:
-            seen = watch.look(step, runs)
-            ended = seen.ended(last=step == max_steps, stop_when_settled=stop_when_settled)
-            record.keep(seen, ended, runs)
+            seen = watch.look(step, runs, record.batch_losses)
+            record.keep(seen, seen.diverged | seen.rests | (step == max_steps), settled_share, runs)
             runs.leave(record.finished(runs.columns))
         if step == max_steps or not runs.columns:
             break
@@ -191,14 +193,8 @@ class _Seen:
     twin_losses: Tensor
     gaps: Tensor
     diverged: Tensor
-    settled: Tensor
+    rests: Tensor
     still_falling: Tensor
-
-    def ended(self, *, last: bool, stop_when_settled: bool) -> Tensor:
-        """Which runs end here."""
-        if last:
-            return torch.ones_like(self.diverged)
-        return self.diverged | self.settled if stop_when_settled else self.diverged
 
 
 class _Watch:
@@ -216,10 +212,9 @@ class _Watch:
     ) -> None:
         self.stack, self.loss, self.test = stack, loss, test
         self.unit_length, self.bounded, self.share, self.checkpoints = unit_length, bounded, share, checkpoints
-        self.history: list[Tensor] = []  # (S, R) losses, in all columns
-        self.passed: Tensor | None = None  # which runs passed the test at the checkpoint before
+        self.first_sizes, self.passed = torch.empty(0), torch.empty(0)  # (S, R), filled at the first checkpoint
 
-    def look(self, step: int, runs: _Stepping) -> _Seen:
+    def look(self, step: int, runs: _Stepping, batch_losses: Tensor) -> _Seen:
         x, labels = self.test
         with torch.no_grad():
             outputs = self.stack.outputs(runs.shaped(runs.parameters), x)
@@ -227,23 +222,17 @@ class _Watch:
             losses, twin_losses = (losses_of(self.loss, part, labels) for part in (outputs, twin))
             sizes = outputs.square().sum((2, 3)).sqrt()
         if step == 0:
-            self.first_sizes = sizes
-            self.losses = losses.new_full((len(self.checkpoints), *losses.shape), torch.nan)
-            self.passed = torch.zeros_like(losses, dtype=torch.bool)
-        assert self.passed is not None
+            self.first_sizes, self.passed = sizes, torch.zeros_like(losses, dtype=torch.bool)
         place, columns = self.checkpoints.index(step), runs.columns
-        self.losses[place, :, columns] = losses
         diverged = ~torch.isfinite(losses) | ~torch.isfinite(sizes)
         if not self.bounded:
             diverged |= sizes > RUNAWAY * self.first_sizes[:, columns]
-        before = self.losses[max(place - 2, 0), :, columns]
-        fall = self.losses[0, :, columns] - losses
-        still_falling = (before - losses) / fall.abs().clamp(min=torch.finfo(losses.dtype).tiny)
-        passes = (still_falling < self.share) & ~diverged & (step >= LEAST_STEPS)
-        settled = passes & self.passed[:, columns]
+        still_falling = _still_falling(batch_losses[:step, :, columns])
+        passes = (still_falling < self.share) & ~diverged & (LEAST_SHARE * step >= self.checkpoints[-1])
+        rests = passes & self.passed[:, columns]
         self.passed[:, columns] = passes
         gaps = output_gap(outputs, twin, unit_length=self.unit_length)
-        return _Seen(place, step, losses, twin_losses, gaps, diverged, settled, still_falling)
+        return _Seen(place, step, losses, twin_losses, gaps, diverged, rests, still_falling)
 
 
 class _Record:
@@ -264,7 +253,7 @@ class _Record:
             {name: p.clone() for name, p in runs.shaped(part).items()} for part in (runs.parameters, runs.twin_steps)
         )
 
-    def keep(self, seen: _Seen, ended: Tensor, runs: _Stepping) -> None:
+    def keep(self, seen: _Seen, ended: Tensor, settled_share: float, runs: _Stepping) -> None:
         """Store what a checkpoint showed, and the last of every run that ends there."""
         columns = runs.columns
         running = torch.tensor([[row[c] is None for c in columns] for row in self.endings], device=ended.device)
@@ -274,7 +263,8 @@ class _Record:
         now = (ended & running).nonzero().tolist()
         parts = [(self.parameters, runs.shaped(runs.parameters)), (self.twin_steps, runs.shaped(runs.twin_steps))]
         for s, i in now:
-            self.endings[s][columns[i]] = _ending(bool(seen.diverged[s, i]), bool(seen.settled[s, i]))
+            settled = bool(seen.still_falling[s, i] < settled_share)
+            self.endings[s][columns[i]] = _ending(bool(seen.diverged[s, i]), settled)
             self.stopped_at[s, columns[i]] = seen.step
             self.still_falling[s, columns[i]] = float(seen.still_falling[s, i])
             for kept, current in parts:
@@ -300,6 +290,15 @@ class _Record:
 
 def _ending(diverged: bool, settled: bool) -> Ending:
     return Ending.DIVERGED if diverged else Ending.SETTLED if settled else Ending.STEP_LIMIT
+
+
+def _still_falling(losses: Tensor) -> Tensor:
+    """The fall of the mean loss from the second quarter of the steps to the last half, over the whole fall."""
+    step = len(losses)
+    if step < 4:
+        return torch.ones_like(losses[0]) if step else torch.ones(losses.shape[1:], device=losses.device)
+    earlier, later = losses[step // 4 : step // 2].mean(0), losses[step // 2 :].mean(0)
+    return (earlier - later) / (losses[0] - later).abs().clamp(min=torch.finfo(losses.dtype).tiny)
 
 
 def losses_of(loss: BatchLoss, outputs: Tensor, labels: Tensor | None) -> Tensor:

@@ -50,7 +50,7 @@ def run_study(
 def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:
     """One dataset over (similarity, width, seed, step) from the stored cells alone."""
     rows = [
-        xr.concat([store.read(cell_name(width, seed)) for seed in range(spec.n_seeds)], dim="seed")
+        xr.concat([store.read(cell_name(width, seed)) for seed in spec.seeds], dim="seed")
         for width in sorted(spec.widths)
     ]
     result = xr.concat(rows, dim="width")

@@ -33,6 +33,8 @@ from kontrast.study.probes import probe_problem
 FORMAT = 4  # raised when a field or a cell changes, so that old folders are not resumed into new ones
 RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change since format 3
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
+RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
+DOT_RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # a loss without a lower bound diverges far below it
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
 
@@ -44,14 +46,27 @@ class StudySpec:
         data: "mnist5k", "digits", "moons", or a .npz, .npy, .csv or idx file, or a folder.
         split: "train", "test" or "all", where the data has splits.
         image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32).
-        n_samples: number of samples to contrast.
+        losses: losses of the map's panels: nt_xent, info_nce, supcon, vicreg, barlow_twins, spectral, triplet, or the
+            papers' general loss with cosine or dot similarity. None of them makes no map.
+        rates: learning rates of the map in units of the critical rate 2/λ_max of the first kernel, as in (0.1, 1, 10).
+            None is from lazy to divergent.
+        optimizer: "sgd", "momentum" or "adam".
+        momentum: momentum of the optimizer of that name.
+        batch_size: samples per mini-batch of the map, each in two fresh views.
+        max_steps: the most steps of the map's runs, which end once they have settled.
+        map_samples: number of samples that the map contrasts. None is all that are not held out for tests.
+        setting: width and rate that the verdict is about, as in (512, 3). None is the widest network at the rate of
+            the best validation accuracy.
+        model: a network of your own in place of the built-in one, as in my_net.py:build, a function of a width and a
+            torch.Generator.
+        n_samples: number of samples of the full-batch sections below the map.
         views: augmentations joined by +, as in "crop:0.5,1+flip+noise:0.1": crop, flip, affine, brightness, contrast,
             gray for images; noise, mask, mixup for all data. None is crop for images and noise:0.1 for rows.
         n_positives: positives per anchor.
         negatives: negatives per anchor, or "all" for their expectation.
         similarities: "cosine", "dot" or "both".
         link: "linear", "softmax" or "log_softmax".
-        temperature: temperature of softmax links.
+        temperature: temperature of softmax links and of losses that have one. None is the loss's own.
         delta: the δ of cosine similarity.
         activation: "relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu" or "linear".
         depth: number of hidden layers.
@@ -59,6 +74,7 @@ class StudySpec:
         d_out: dimension of the embedding.
         widths: widths of the networks, as in (64, 256, 1024).
         n_seeds: runs per width, averaged.
+        seed: the first seed.
         n_steps: steps of gradient descent.
         learning_rates: one for all similarities, or one per similarity, as in (0.1, 0.003). None is 0.1 for cosine and
             0.25/mean |x|^2 for dot.
@@ -77,20 +93,30 @@ class StudySpec:
     data: str = "mnist5k"
     split: str = "train"
     image_shape: tuple[int, int] | tuple[int, int, int] | None = None
+    losses: tuple[str, ...] = ("nt_xent", "dot")
+    rates: tuple[float, ...] | None = None
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    batch_size: int = 64
+    max_steps: int = 300
+    map_samples: int | None = None
+    setting: tuple[float, ...] | None = None
+    model: str | None = None
     n_samples: int = 50
     views: str | None = None
     n_positives: int = 1
     negatives: int | Literal["all"] = 1
     similarities: tuple[str, ...] = ("cosine", "dot")
     link: str = "linear"
-    temperature: float = 1.0
+    temperature: float | None = None
     delta: float = 0.01
     activation: str = "relu"
     depth: int = 1
     parametrization: str = "ntk"
     d_out: int = 10
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
-    n_seeds: int = 5
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512)
+    n_seeds: int = 3
+    seed: int = 0
     n_steps: int = 200
     learning_rates: tuple[float, ...] | None = None
     pca_learning_rate: float = 1.0
@@ -103,6 +129,7 @@ class StudySpec:
     format: int = FORMAT
 
     _option_names: ClassVar[dict[str, str | None]] = {
+        "losses": "--loss",
         "similarities": "--similarity",
         "learning_rates": "--learning-rate",
         "n_ntk_points": None,
@@ -142,7 +169,16 @@ class StudySpec:
     @property
     def cells(self) -> list[str]:
         """The cells, the widest first, so that the last ones to finish are short."""
-        return [cell_name(width, seed) for width in sorted(self.widths, reverse=True) for seed in range(self.n_seeds)]
+        return [cell_name(width, seed) for width in sorted(self.widths, reverse=True) for seed in self.seeds]
+
+    @property
+    def seeds(self) -> range:
+        """The seeds."""
+        return range(self.seed, self.seed + self.n_seeds)
+
+    def rates_of(self, loss: str) -> tuple[float, ...]:
+        """The rates of a panel of the map, in units of the critical rate."""
+        return self.rates or (RATES if loss != "dot" else DOT_RATES)
 
     @property
     def without_pca(self) -> str:

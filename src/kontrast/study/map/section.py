@@ -182,6 +182,7 @@ def _measured(
         for it in QUANTITIES
     }
     arrays |= {
+        "map_rate": (("rate",), rates, {"long_name": "the learning rate in units of the critical rate"}),
         "map_learning_rate": (("rate",), rates * unit, {"long_name": "the learning rate"}),
         "map_unit": ((), unit, {"long_name": "2/λ_max, the critical rate of the first kernel under this loss"}),
         "map_ending": (
@@ -197,13 +198,13 @@ def _measured(
         "map_still_falling": (
             ("rate",),
             runs.still_falling[i].numpy(),
-            {"long_name": "share of the loss's whole fall that came in the second half of the steps"},
+            {"long_name": "share of the loss's whole fall that the last half of the steps added"},
         ),
         "map_loss": _curve(runs.losses[:, i], "loss of the network at held-out samples"),
         "map_twin_loss": _curve(runs.twin_losses[:, i], "loss of the linearised twin at held-out samples"),
         "map_gap_curve": _curve(runs.gaps[:, i], "kernel gap at held-out samples"),
     }
-    coords = {"rate": rates, "checkpoint": np.asarray(runs.checkpoints, dtype=np.int32), "panel": name}
+    coords = {"checkpoint": np.asarray(runs.checkpoints, dtype=np.int32), "panel": name}
     return xr.Dataset(arrays, coords=coords)
 
 

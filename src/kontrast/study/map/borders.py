@@ -1,0 +1,106 @@
+"""Where one regime ends and the next begins: the rate of a border at every width, and its power law in the width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kontrast.linalg import PowerLaw, fit_power_law
+from kontrast.study.map.regimes import MapCell
+from kontrast.study.thresholds import Thresholds
+
+SETTLED = 0.1  # share of the loss's fall below which a run has settled, as in `dynamics.train_many`
+
+
+@dataclass(frozen=True)
+class Border:
+    """A border of the map: a rate at every width where it lies between two rates that were run.
+
+    Attributes:
+        loss: the loss.
+        name: "kernel" (the gap reaches its tolerance), "settled" (the loss stops falling) or "diverged".
+        words: what lies below and above it.
+        widths: where it was found.
+        rates: there, in units of the critical rate.
+        law: rate ∝ width^exponent, with its interval; None for fewer than two widths.
+    """
+
+    loss: str
+    name: str
+    words: str
+    widths: tuple[int, ...]
+    rates: tuple[float, ...]
+    law: PowerLaw | None
+
+    def at(self, width: float) -> float:
+        """The rate of the border at a width, by its law; NaN without one."""
+        return math.nan if self.law is None else self.law(width)
+
+    def width_at(self, rate: float) -> float:
+        """The width from which on the border lies above a rate, by its law; infinite where it never does."""
+        return math.inf if self.law is None or self.law.exponent <= 0 else self.law.solve(rate)
+
+
+def borders_of(cells: Sequence[MapCell], thresholds: Thresholds) -> tuple[Border, ...]:
+    """The borders of one panel."""
+    loss = cells[0].loss
+    rows: dict[int, list[MapCell]] = {}
+    for cell in cells:
+        if cell.width is not None:
+            rows.setdefault(cell.width, []).append(cell)
+    kinds = {
+        "settled": (
+            "below, the loss still falls when the steps end",
+            lambda row: crossing(row, "map_still_falling", SETTLED),
+        ),
+        "kernel": (
+            "below, a fixed kernel predicts the run; above, features move",
+            lambda row: crossing(row, "map_gap", thresholds.gap_tolerance),
+        ),
+        "diverged": ("above, training diverges", divergence),
+    }
+    found = []
+    for name, (words, where) in kinds.items():
+        places = {width: where(sorted(row, key=lambda cell: cell.rate)) for width, row in sorted(rows.items())}
+        there = {width: rate for width, rate in places.items() if math.isfinite(rate)}
+        if there:
+            law = fit_power_law(list(there), list(there.values())) if len(there) > 1 else None
+            found.append(Border(loss, name, words, tuple(there), tuple(there.values()), law))
+    return tuple(found)
+
+
+def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
+    """The first rate at which a quantity crosses a level, between neighbours on logarithmic axes; NaN if it does not.
+
+    A share that is zero or negative counts as far below any level.
+    """
+    points = [(cell.rate, cell.numbers[name].mean) for cell in row]
+    for (r, a), (s, b) in zip(points, points[1:], strict=False):
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return math.nan
+        if (a - level) * (b - level) <= 0 and a != b:
+            u, v, w = (math.log(max(x, 1e-6)) for x in (a, b, level))
+            part = (w - u) / (v - u) if u != v else 0.5
+            return float(np.exp(math.log(r) + min(max(part, 0.0), 1.0) * math.log(s / r)))
+    return math.nan
+
+
+def divergence(row: Sequence[MapCell]) -> float:
+    """The rate at which divergence takes all the steps there are: the step of divergence against the rate, carried on.
+
+    Where it cannot be carried on, the middle of the two rates; never outside them. NaN where all or none diverge.
+    """
+    steps = [cell.numbers["map_diverged_at"].mean for cell in row]  # NaN where a run did not
+    first = next((i for i, step in enumerate(steps) if math.isfinite(step)), None)
+    if not first:
+        return math.nan
+    low, high = row[first - 1].rate, row[first].rate
+    middle = math.sqrt(low * high)
+    if first + 1 >= len(row) or not steps[first + 1] < steps[first]:
+        return middle
+    slope = math.log(row[first + 1].rate / high) / math.log(steps[first + 1] / steps[first])
+    carried = high * (row[first].max_steps / steps[first]) ** slope
+    return min(max(carried, low), high)

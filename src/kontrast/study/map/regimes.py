@@ -1,0 +1,201 @@
+"""What a cell of the map is: kernel, PCA, learning, undertrained, collapsed or diverged, by the first rule that holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from kontrast.dynamics import Ending
+from kontrast.study.thresholds import Thresholds
+
+CONFIDENCE = 0.95
+LINE = 1.5  # an effective rank below this is one direction
+
+
+class Regime(Enum):
+    """What training did in a cell; the value says it in words."""
+
+    DIVERGED = "it diverges"
+    COLLAPSED = "its embedding collapses"
+    UNDERTRAINED = "it is not trained to the end"
+    KERNEL = "it is a kernel machine"
+    PCA = "it is PCA of the features at its start"
+    LEARNING = "it learns features"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over the seeds with Student's 95 % interval; the interval is infinite for one seed."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float] | np.ndarray) -> Estimate:
+        """The estimate from one value per seed; NaN where one of them is."""
+        values = np.asarray(values, dtype=float)
+        mean, n = float(values.mean()), len(values)
+        if n < 2 or not math.isfinite(mean):
+            return cls(mean, -math.inf if math.isfinite(mean) else math.nan, math.inf if math.isfinite(mean) else math.nan)
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+        return cls(mean, mean - half, mean + half)
+
+    @property
+    def error(self) -> float:
+        """Half the interval."""
+        return (self.high - self.low) / 2
+
+    def above(self, value: float) -> bool:
+        """Whether it surely lies above a value."""
+        return self.low > value
+
+    def below(self, value: float) -> bool:
+        """Whether it surely lies below a value."""
+        return self.high < value
+
+    def in_points(self) -> str:
+        """A difference of accuracies in points, with its sign and error."""
+        if not math.isfinite(self.error):
+            return f"{100 * self.mean:+.1f} points (one seed)"
+        return f"{100 * self.mean:+.1f} ± {100 * self.error:.1f} points"
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """One width and rate under one loss, over the seeds.
+
+    Attributes:
+        loss: the loss.
+        width: the width; None for a network without one.
+        rate: the learning rate in units of the critical rate.
+        learning_rate: the learning rate.
+        steps: the most steps that a seed was trained for.
+        endings: how the runs ended, one per seed.
+        numbers: every measured quantity.
+        gains: paired differences of test accuracies: over the start, over the kernel twin, over the best closed form;
+            empty without labels.
+        regime: the verdict.
+        reason: the rule that decided, in words.
+        sure: whether the interval of the number that decided lies wholly on its side.
+    """
+
+    loss: str
+    width: int | None
+    rate: float
+    learning_rate: float
+    steps: int
+    endings: tuple[Ending, ...]
+    numbers: dict[str, Estimate]
+    gains: dict[str, Estimate]
+    regime: Regime = Regime.UNDERTRAINED
+    reason: str = ""
+    sure: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether most runs have settled."""
+        return sum(ending is Ending.SETTLED for ending in self.endings) > len(self.endings) / 2
+
+    def moved(self, thresholds: Thresholds) -> bool:
+        """Whether the probe has surely left its start; with one seed, by more than the probe margin."""
+        gain = self.gains.get("start")
+        return gain is None or _surely(gain, thresholds) != 0
+
+    def beats_start(self, thresholds: Thresholds) -> bool:
+        """Whether the probe is surely better than its start; true without labels, which cannot tell."""
+        gain = self.gains.get("start")
+        return gain is None or _surely(gain, thresholds) > 0
+
+
+def _surely(gain: Estimate, thresholds: Thresholds) -> int:
+    """The sign of a gain, 0 where it is not sure; one seed must clear the probe margin."""
+    if math.isinf(gain.error):
+        return int(np.sign(gain.mean)) if abs(gain.mean) > thresholds.probe_margin else 0
+    return 1 if gain.above(0) else -1 if gain.below(0) else 0
+
+
+@dataclass(frozen=True)
+class RegimeRule:
+    """One rule: its regime, when it holds in words, the condition itself, and when it is sure."""
+
+    regime: Regime
+    condition: str
+    holds: Callable[[MapCell, Thresholds], bool]
+    sure: Callable[[MapCell, Thresholds], bool]
+
+
+def _number(cell: MapCell, name: str) -> float:
+    return cell.numbers[name].mean
+
+
+RULES = (
+    RegimeRule(
+        Regime.DIVERGED,
+        "a run overflowed, or ran away under a loss without a lower bound",
+        lambda cell, _: Ending.DIVERGED in cell.endings,
+        lambda cell, _: all(ending is Ending.DIVERGED for ending in cell.endings),
+    ),
+    RegimeRule(
+        Regime.COLLAPSED,
+        f"the embedding has an effective rank below {LINE:g}, or less than a tolerance of {{tolerance}} of its squared "
+        "norm is not its mean",
+        lambda cell, thresholds: (
+            not _number(cell, "map_rank") >= LINE or not _number(cell, "map_spread") >= thresholds.tolerance
+        ),
+        lambda cell, thresholds: (
+            not cell.numbers["map_rank"].high >= LINE or not cell.numbers["map_spread"].high >= thresholds.tolerance
+        ),
+    ),
+    RegimeRule(
+        Regime.UNDERTRAINED,
+        "the loss still falls: the last half of the steps added more than a tenth of its whole fall",
+        lambda cell, _: not cell.settled,
+        lambda cell, _: all(ending is Ending.STEP_LIMIT for ending in cell.endings),
+    ),
+    RegimeRule(
+        Regime.UNDERTRAINED,
+        "the linear probe has not moved from its start: the interval of the difference holds 0 (one seed: it is below "
+        "a probe margin of {probe_margin})",
+        lambda cell, thresholds: not cell.moved(thresholds),
+        lambda cell, thresholds: abs(cell.gains["start"].mean) < thresholds.probe_margin,
+    ),
+    RegimeRule(
+        Regime.KERNEL,
+        "the kernel gap is at most a gap tolerance of {gap_tolerance}",
+        lambda cell, thresholds: _number(cell, "map_gap") <= thresholds.gap_tolerance,
+        lambda cell, thresholds: cell.numbers["map_gap"].high <= thresholds.gap_tolerance,
+    ),
+    RegimeRule(
+        Regime.PCA,
+        "the sine to PCA of the first features is at most a PCA tolerance of {pca_tolerance}",
+        lambda cell, thresholds: _number(cell, "map_pca_first") <= thresholds.pca_tolerance,
+        lambda cell, thresholds: cell.numbers["map_pca_first"].high <= thresholds.pca_tolerance,
+    ),
+    RegimeRule(
+        Regime.LEARNING,
+        "none of these, and the linear probe beats its start: features move, and no fixed kernel and no PCA of the "
+        "start predicts the run",
+        lambda cell, thresholds: cell.beats_start(thresholds),
+        lambda cell, _: "kernel" in cell.gains and cell.gains["kernel"].above(0),
+    ),
+    RegimeRule(
+        Regime.COLLAPSED,
+        "none of these, and the linear probe has fallen below its start: training has lost what the start had",
+        lambda cell, _: True,
+        lambda cell, _: True,
+    ),
+)
+
+
+def decide(cell: MapCell, thresholds: Thresholds, replace: Callable[..., Any]) -> MapCell:
+    """The same cell with the regime of the first rule that holds; the last always does."""
+    rule = next(rule for rule in RULES if rule.holds(cell, thresholds))
+    words = rule.condition.format(**{name: getattr(thresholds, name) for name in thresholds.__dataclass_fields__})
+    return replace(cell, regime=rule.regime, reason=words, sure=rule.sure(cell, thresholds))  # type: ignore[no-any-return]
