@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,9 @@ SMOOTH = ["tanh", "sigmoid", "erf", "gelu", "softplus", "sine", "gaussian", "lin
 
 
 def net(
-    *, depth: int = 1, activation: str = "tanh", width: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64
+    *, activation: str = "tanh", width: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64, **options: Any
 ) -> MLP:
-    return MLP(4, width, 2, depth=depth, activation=activation, generator=generator(seed), dtype=dtype)
+    return MLP(4, width, 2, activation=activation, generator=generator(seed), dtype=dtype, **options)
 
 
 def shifted(start: Mapping[str, Tensor], radius: float, seed: int) -> dict[str, Tensor]:
@@ -117,9 +118,9 @@ def dense(
 
 
 @pytest.mark.parametrize("layered", [True, False], ids=["layer by layer", "by gradients"])
-@pytest.mark.parametrize("depth", [1, 2])
-def test_derivatives_agree_with_dense_ones(layered: bool, depth: int) -> None:
-    model, x = net(depth=depth, width=3), randn(2, 4, seed=3)
+@pytest.mark.parametrize("options", [{"depth": 1}, {"depth": 2}, {"depth": 2, "parametrization": "mup"}], ids=str)
+def test_derivatives_agree_with_dense_ones(layered: bool, options: dict[str, Any]) -> None:
+    model, x = net(width=3, **options), randn(2, 4, seed=3)
     start = parameters_of(model)
     end = shifted(start, 1.0, 5)
     step = {name: end[name] - p for name, p in start.items()}

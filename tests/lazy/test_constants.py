@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ def some_pairs(d: int = 5, n: int = 4, *, seed: int = 0, n_positives: int = 1) -
     return Pairs(randn(2 * n, d, seed=seed), index, positive, index.roll(1)[:, None])
 
 
-def net(width: int = 32, *, activation: str = "tanh", d: int = 5, depth: int = 1) -> MLP:
-    return MLP(d, width, 3, depth=depth, activation=activation, generator=generator(1), dtype=torch.float64)
+def net(width: int = 32, *, activation: str = "tanh", d: int = 5, **options: Any) -> MLP:
+    return MLP(d, width, 3, activation=activation, generator=generator(1), dtype=torch.float64, **options)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -102,6 +103,8 @@ def test_assumptions_tell_what_fails() -> None:
 def test_refuses_what_paper_a_does_not_bound() -> None:
     with pytest.raises(InputError, match="depth=1"):
         constants_of(net(depth=2), some_pairs(), learning_rate=0.1)
+    with pytest.raises(InputError, match="a 'mup' net has √width there; use parametrization='ntk'"):
+        constants_of(net(parametrization="mup"), some_pairs(), learning_rate=0.1)
     with pytest.raises(InputError, match="learning_rate"):
         constants_of(net(), some_pairs(), learning_rate=0.0)
     with pytest.raises(InputError, match="Linear, Softmax"):

@@ -15,7 +15,7 @@ from kontrast.dynamics import Snapshot, Status, contrastive_problem, gradient_de
 from kontrast.errors import InputError
 from kontrast.linalg import Eigenpairs, fix_signs, orthonormality_error, random_frame, subspace_sines, top_eigenpairs
 from kontrast.losses import ContrastiveLoss, Dot, Linear
-from kontrast.nets import MLP, parameters_of
+from kontrast.nets import MLP, PARAMETRIZATIONS, parameters_of
 from kontrast.pca import (
     PCASolution,
     contrastive_drift,
@@ -61,7 +61,7 @@ def random_S(m: int, *, seed: int = 0, symmetric: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("parametrization", ["ntk", "standard", "orthogonal"])
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
 def test_hidden_features_are_what_the_output_layer_sees(depth: int, parametrization: str) -> None:
     net = MLP(4, 16, 3, depth=depth, parametrization=parametrization, activation="tanh", dtype=torch.float64)
     x = randn(5, 4)

@@ -25,12 +25,13 @@ def signed_pairs(pairs: Pairs) -> list[tuple[int, int, float]]:
 
 
 def hidden(net: MLP, x: Tensor) -> list[list[float]]:
-    """φ(V x) by the definition of the NTK parametrisation: every layer but the first over √M."""
+    """φ(V x) by the definition: in "ntk" every layer but the first over √M, in "mup" the first times √M."""
     rows = []
     for point in x.flatten(1).double():
         h = point.tolist()
         for layer, V in enumerate(net.hidden):
-            scale = 1.0 if layer == 0 or net.parametrization != "ntk" else 1 / math.sqrt(net.width)
+            first, later = {"ntk": (0, -0.5), "mup": (0.5, 0)}.get(net.parametrization, (0, 0))
+            scale = net.width ** (first if layer == 0 else later)
             a = [scale * sum(v * u for v, u in zip(row, h, strict=True)) for row in V.tolist()]
             h = net.activation(torch.tensor(a, dtype=torch.float64)).tolist()
         rows.append(h)

@@ -148,6 +148,7 @@ def test_a_kernel_too_large_to_hold_gives_the_same_numbers(monkeypatch: pytest.M
         {"link": "log_softmax", "n_positives": 2, "negatives": 3},
         {"parametrization": "orthogonal"},
         {"parametrization": "standard"},
+        {"parametrization": "mup", "depth": 2},
         {"data": "moons", "similarities": ("cosine",)},
         {"dtype": "float32"},
         {"negatives": 0, "similarities": ("cosine",)},

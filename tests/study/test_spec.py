@@ -119,7 +119,7 @@ BAD = [
     ({"widths": (0, 4)}, InputError, "widths must be"),
     ({"widths": (4, 4)}, InputError, "widths must be"),
     ({"widths": (8, 16), "d_out": 10, "parametrization": "orthogonal"}, InputError, "width 8 < 10; raise the width"),
-    ({"parametrization": "mup"}, InputError, "parametrization must be one of"),
+    ({"parametrization": "lazy"}, InputError, "parametrization must be one of"),
     ({"similarities": ("euclid",)}, InputError, "euclid"),
     ({"similarities": ()}, InputError, "similarities must be"),
     ({"similarities": ("dot", "dot")}, InputError, "each once"),
@@ -213,6 +213,7 @@ def test_probe_samples_are_what_the_contrasted_leave_or_a_quarter(
     [
         ({}, ""),
         ({"parametrization": "standard"}, "ntk parametrization"),
+        ({"parametrization": "mup"}, "ntk parametrization, and these are mup"),
         ({"widths": (4, 16)}, "5 orthonormal columns need a width of 5, and one is 4"),
         ({"n_samples": 2, "d_out": 4}, "4 points have no unique PCA of 4 dimensions"),
         ({"n_samples": 2, "d_out": 3}, ""),

@@ -67,6 +67,11 @@ def constants_of(
     if not isinstance(net, MLP) or net.depth != 1:
         given = f"depth={net.depth}" if isinstance(net, MLP) else type(net).__name__
         raise InputError(f"paper A bounds nets with one hidden layer, MLP(depth=1), got {given}")
+    if net.parametrization == "mup":
+        raise InputError(
+            "paper A bounds nets without a factor in front of the first layer, and a 'mup' net has √width there; use "
+            "parametrization='ntk'"
+        )
     require_positive(learning_rate=learning_rate, delta=delta)
     net.check_rows(pairs.rows)
     require_finite("pairs.rows", pairs.rows, "leave those points out")

@@ -96,9 +96,9 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
 
     $$\|H^{(z)}\| = s\,\max_i \Big\{ |a_i|/2 + \sqrt{a_i^2/4 + b_i^2} \Big\}$$
 
-    with s = M^-½ in the "ntk" parametrisation and 1 in the others, where the Hessian is the ambient one. The lemma's
-    own bound is false as printed (claims A.lem7). For ReLU-like activations φ'' = 0, as it is almost everywhere:
-    the norm is then s·max φ'·‖x‖ and does not see the kinks.
+    with s = M^-½ in the "ntk" parametrisation and 1 in "standard" and "orthogonal", where the Hessian is the ambient
+    one; in "mup" s = M^-½ and √M x stands for x. The lemma's own bound is false as printed (claims A.lem7). For
+    ReLU-like activations φ'' = 0, as it is almost everywhere: the norm is then s·max φ'·‖x‖ and does not see the kinks.
 
     Args:
         net: An `MLP` with `depth=1`.
@@ -115,7 +115,8 @@ def two_layer_hessian_norm(net: MLP, x: Tensor, *, memory: float | None = None) 
     x = (x.flatten(1) if x.ndim > 2 else x).to(W)
     checks.require_matrix("x", x, ("n", net.d_in))
     rows = rows_that_fit(8 * net.width * W.element_size(), len(x), memory=memory, device=W.device, what="hidden units")
-    return net.scales[-1] * torch.cat([_largest_blocks(net, V, W, part) for part in torch.split(x, rows)])
+    factor, scale = net.scales
+    return scale * torch.cat([_largest_blocks(net, V, W, factor * part) for part in torch.split(x, rows)])
 
 
 def _largest_blocks(net: MLP, V: Tensor, W: Tensor, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The papers' fully connected network without biases, in three parametrisations."""
+"""The papers' fully connected network without biases, in four parametrisations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kontrast.errors import InputError
 from kontrast.linalg import qr_retraction
 from kontrast.nets.activations import Activation, activation_from
 
-PARAMETRIZATIONS = ("ntk", "standard", "orthogonal")
+PARAMETRIZATIONS = ("ntk", "standard", "orthogonal", "mup")
 
 
 class MLP(nn.Module):
@@ -26,6 +26,12 @@ class MLP(nn.Module):
     * "standard": entries N(0, 1/fan_in), no factors.
     * "orthogonal": Haar-distributed semi-orthogonal layers, no factors (paper B); the output has orthonormal columns,
       a hidden layer orthonormal columns, or rows where it is wider than tall.
+    * "mup": entries N(0, 1/width); the first layer is multiplied by √width, the output divided by √width (maximal
+      update: Yang and Hu 2021, the abc-parametrisation with c = 0). At one learning rate the features move by O(1) at
+      every width, where those of "ntk" move by O(1/√width).
+
+    From one generator the features and the tangent kernel of "mup" at the start are those of "ntk", and its outputs are
+    those over √width. Training it at the rate η is training the "ntk" net over √width at the rate η · width.
 
     Numbers are drawn in float64 on the CPU from `generator` and then rounded, so a net is the same on every device and,
     to rounding, in every number type. Without a generator the seed is 0: the same call gives the same net.
@@ -55,6 +61,8 @@ class MLP(nn.Module):
             gaussian = torch.randn(n_out, n_in, generator=generator, dtype=torch.float64, device=generator.device)
             if parametrization == "standard":
                 gaussian /= math.sqrt(fan_in)
+            elif parametrization == "mup":
+                gaussian /= math.sqrt(width)
             elif parametrization == "orthogonal":
                 gaussian = qr_retraction(gaussian) if n_out >= n_in else qr_retraction(gaussian.mT).mT
             return nn.Parameter(gaussian.to(device=device, dtype=dtype).contiguous())
@@ -66,8 +74,10 @@ class MLP(nn.Module):
     @property
     def scales(self) -> list[float]:
         """The factor in front of each layer, the output's last."""
-        factor = 1 / math.sqrt(self.width) if self.parametrization == "ntk" else 1.0
-        return [1.0] + [factor] * self.depth
+        root = math.sqrt(self.width)
+        if self.parametrization == "mup":
+            return [root] + [1.0] * (self.depth - 1) + [1 / root]
+        return [1.0] + [1 / root if self.parametrization == "ntk" else 1.0] * self.depth
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d_in) → (n, d_out); images are flattened."""

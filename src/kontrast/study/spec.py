@@ -70,7 +70,7 @@ class StudySpec:
         delta: the δ of cosine similarity.
         activation: "relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu" or "linear".
         depth: number of hidden layers.
-        parametrization: "ntk", "standard" or "orthogonal".
+        parametrization: "ntk", "standard", "orthogonal" or "mup" (maximal update).
         d_out: dimension of the embedding.
         widths: widths of the networks, as in (64, 256, 1024).
         n_seeds: runs per width, averaged.
