@@ -97,7 +97,7 @@ def train_many(
         loss: of a batch.
         batches: without end, each for all starts.
         test: two views of samples that are in no batch, for the losses and gaps at the checkpoints.
-        learning_rates: (R,), the same for every start.
+        learning_rates: (S, R).
         optimizer: of the networks, and of the twins' parameters.
         max_steps: the most steps.
         settled_share: of the fall of the loss, as above.
@@ -131,7 +131,7 @@ class _Stepping:
         self.stack, self.loss, self.optimizer = stack, loss, optimizer
         origin = stack.origin
         first = next(iter(origin.values()))
-        self.n_starts, self.columns = len(first), list(range(len(learning_rates)))
+        self.n_starts, self.columns = len(first), list(range(learning_rates.shape[1]))
         self.rates = learning_rates.to(first)
         k = len(self.columns)
         self.parameters = {n: p.expand(-1, k, *p.shape[2:]).flatten(0, 1).clone() for n, p in origin.items()}
@@ -140,7 +140,7 @@ class _Stepping:
 
     def step(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """One step of all runs; the networks' losses before it, (S, k)."""
-        rates = self.rates[self.columns].repeat(self.n_starts)
+        rates = self.rates[:, self.columns].flatten()
         losses = self._descend(self.stack.outputs, self.parameters, self.state, rates, x, labels)
         self._descend(self.stack.twin_outputs, self.twin_steps, self.twin_state, rates, x, labels)
         return losses

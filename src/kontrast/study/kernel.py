@@ -193,7 +193,7 @@ def measure(cell: Cell) -> xr.Dataset:
 def _train(cell: Cell, similarity: str, rate: float) -> xr.Dataset:
     spec, net, pairs, steps = cell.spec, cell.net, cell.pairs, cell.spec.record_steps
     loss = ContrastiveLoss(
-        similarity_from(similarity, delta=spec.delta), link_from(spec.link, temperature=spec.temperature)
+        similarity_from(similarity, delta=spec.delta), link_from(spec.link, temperature=spec.temperature or 1.0)
     )
     problem = contrastive_problem(pairs, loss)
     descent: dict[str, Any] = {"learning_rate": rate, "n_steps": spec.n_steps, "record_at": steps}

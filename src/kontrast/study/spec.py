@@ -16,25 +16,41 @@ import torch
 from kontrast.checks import (
     as_whole,
     is_number,
+    require_between,
+    require_choice,
     require_positive,
     require_type,
     require_whole,
     resolve_device,
     resolve_dtype,
 )
-from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
+from kontrast.data import Affine, Dataset, data_digest, default_view, load_data, parse_view, require_contrast
+from kontrast.dynamics import OPTIMIZERS
 from kontrast.errors import InputError, StoreError
-from kontrast.losses import SIMILARITIES, link_from, similarity_from
+from kontrast.losses import SIMILARITIES, VIEW_LOSSES, link_from, similarity_from, view_loss_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
 from kontrast.study.labels import label_problem
+from kontrast.study.map.networks import builder_from, check_network, takes_width
+from kontrast.study.map.split import split_for
 from kontrast.study.probes import probe_problem
 
-FORMAT = 4  # raised when a field or a cell changes, so that old folders are not resumed into new ones
-RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change since format 3
+FORMAT = 5  # raised when a field or a cell changes, so that old folders are not resumed into new ones
+RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change of format 4
+# The full-batch setting of paper A, without a map.
+PAPER_A: dict[str, Any] = {
+    "losses": (),
+    "views": "crop:0.5,1.0",
+    "temperature": 1.0,
+    "widths": (64, 128, 256, 512, 1024, 2048),
+    "n_seeds": 5,
+}
+PRESETS = {"paper-a": PAPER_A}
+READABLE = (3, 4)  # older formats that can be read, but not resumed
+OLDER = {"losses": ()}  # what their studies were without
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
-DOT_RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # a loss without a lower bound diverges far below it
+DOT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
 
@@ -146,15 +162,24 @@ class StudySpec:
         """The spec that `as_dict` wrote."""
         if "kind" in content:
             raise StoreError(f"this folder holds {content['kind']}, and no study; run the study in another folder")
-        if content.get("format") == 3:  # its cells hold the same numbers: it can be read, and keeps its format
+        known = {field.name for field in dataclasses.fields(cls)}
+        if content.get("format") in READABLE:  # their cells hold the same numbers: they can be read, and keep the format
             content = {RENAMED.get(name, name): value for name, value in content.items()}
-        if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] not in (3, FORMAT):
+            without = {name: value for name, value in OLDER.items() if name not in content}
+            content = {**{field.name: field.default for field in dataclasses.fields(cls)}, **without, **content}
+        if content.keys() != known or content["format"] not in (*READABLE, FORMAT):
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
                 "run the study again in another folder, or open it with the version that wrote it"
             )
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
         return cls(**fields)
+
+    @classmethod
+    def preset(cls, name: str, **fields: Any) -> StudySpec:
+        """A spec by name, with some fields of your own; "paper-a" is the full-batch setting of paper A."""
+        require_choice("preset", name, tuple(PRESETS))
+        return cls(**{**PRESETS[name], **fields})
 
     @property
     def digest(self) -> str:
@@ -232,16 +257,38 @@ def prepare(spec: StudySpec) -> StudySpec:
     require_contrast(dataset, spec.data)
     if spec.label_curves and (problem := label_problem(dataset.y)):
         raise InputError(f"label_curves needs labels but {spec.data!r} {problem}; leave label_curves out")
-    view = parse_view(spec.views) if spec.views is not None else default_view(dataset)
+    view = parse_view(spec.views) if spec.views is not None else Affine() if dataset.is_image else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
+    spec = dataclasses.replace(spec, views=str(view))
+    if spec.losses:
+        spec = _prepared_map(spec, dataset)
     return dataclasses.replace(
         spec,
-        views=str(view),
         learning_rates=spec.learning_rates or _automatic_rates(spec, dataset),
         data_digest=data_digest(dataset),
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
     )
+
+
+def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
+    """Check what the map needs of the data, and try a network of the user's own."""
+    for name in spec.losses:
+        if view_loss_from(name, link=spec.link).needs_labels and dataset.y is None:
+            raise InputError(f"the loss {name!r} needs labels and {spec.data!r} has none; choose another loss")
+    there = len(split_for(spec, dataset, spec.seed).contrasted)
+    if spec.map_samples is not None and spec.map_samples > there:
+        raise InputError(
+            f"asked for {spec.map_samples} map_samples but {spec.data!r} leaves {there} beside those held out; ask for "
+            "fewer"
+        )
+    if spec.batch_size > there:
+        raise InputError(f"a batch_size of {spec.batch_size} needs as many samples, and {there} are there; take a smaller one")
+    if spec.model is None:
+        return spec
+    if not takes_width(builder_from(spec.model)):
+        raise InputError("the model's builder must take a width: build(width, generator)")
+    return dataclasses.replace(spec, d_out=check_network(spec, dataset))
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
@@ -281,6 +328,7 @@ def _checked(spec: StudySpec) -> StudySpec:
         require_positive(learning_rates=rate)
     spec = dataclasses.replace(
         spec,
+        **_plain_map(spec),
         data=os.fspath(spec.data),
         similarities=similarities,
         learning_rates=rates and tuple(map(float, rates * len(similarities) if len(rates) == 1 else rates)),
@@ -294,6 +342,37 @@ def _checked(spec: StudySpec) -> StudySpec:
     return spec
 
 
+def _plain_map(spec: StudySpec) -> dict[str, Any]:
+    """The map's fields in plain Python types."""
+    losses = _several("losses", spec.losses)
+    losses = () if losses == ("none",) else losses
+    for name in losses:
+        view_loss_from(name)
+    if len(set(losses)) < len(losses):
+        raise InputError(f"losses must be different ones of {', '.join(VIEW_LOSSES)}, got {list(losses)}")
+    fields: dict[str, Any] = {"losses": losses}
+    for name, count in (("rates", None), ("setting", 2)):
+        if (given := getattr(spec, name)) is None:
+            continue
+        values = _several(name, given)
+        for value in values:
+            require_positive(**{name: value})
+        if count is not None and len(values) != count:
+            raise InputError(f"{name} must be a width and a rate, as in 512,3; got {list(values)}")
+        fields[name] = tuple(map(float, values)) if name == "setting" else tuple(sorted(set(map(float, values))))
+    require_choice("optimizer", spec.optimizer, OPTIMIZERS)
+    require_between("momentum", spec.momentum, 0, 1)
+    fields["momentum"] = float(spec.momentum)
+    fields["batch_size"] = require_whole("batch_size", spec.batch_size, least=2, most=LARGEST)
+    fields["max_steps"] = require_whole("max_steps", spec.max_steps, least=8, most=LARGEST)
+    fields["seed"] = require_whole("seed", spec.seed, least=0, most=LARGEST)
+    if spec.map_samples is not None:
+        fields["map_samples"] = require_whole("map_samples", spec.map_samples, least=4, most=LARGEST)
+    if spec.model is not None:
+        require_type("model", spec.model, str)
+    return fields
+
+
 def _several(name: str, value: Any) -> tuple[Any, ...]:
     """One value, or several in a tuple, list or array, as a tuple."""
     if isinstance(value, str) or is_number(value):
@@ -304,6 +383,8 @@ def _several(name: str, value: Any) -> tuple[Any, ...]:
 
 def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
     positive = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
+    if spec.temperature is None:
+        del positive["temperature"]
     require_positive(**positive)  # also where this study's link has no use for them
     counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
     whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}
@@ -329,7 +410,7 @@ def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
 
 
 def _check_loss(spec: StudySpec) -> None:
-    link_from(spec.link, temperature=spec.temperature)
+    link_from(spec.link, temperature=spec.temperature or 1.0)
     known = " and ".join(SIMILARITIES)
     each_once = len(set(spec.similarities)) == len(spec.similarities) > 0
     if not each_once or not set(spec.similarities) <= SIMILARITIES.keys():

@@ -15,11 +15,14 @@ class Thresholds:
 
     Attributes:
         tolerance: relative error of the outputs below which a kernel counts as predicting the model.
+        gap_tolerance: kernel gap of a mini-batch run below which its linearised twin counts as predicting it. At unit
+            length 0.15 is a mean cosine of 0.99.
         pca_tolerance: largest sine at which a subspace counts as that of PCA.
         probe_margin: accuracy by which training must beat every closed form to count as better.
     """
 
     tolerance: float = 0.05
+    gap_tolerance: float = 0.15
     pca_tolerance: float = 0.1
     probe_margin: float = 0.02
 

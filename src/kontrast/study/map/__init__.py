@@ -1,1 +1,26 @@
 """The map of a study: kernel, PCA, learning, collapsed or diverged, over widths and learning rates."""
+
+from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
+from kontrast.study.map.borders import Border
+from kontrast.study.map.findings import MapFindings, as_dict, judge
+from kontrast.study.map.measures import QUANTITIES
+from kontrast.study.map.networks import check_network, named_builder
+from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
+from kontrast.study.map.section import measure
+
+__all__ = [
+    "BASELINES",
+    "CLOSED_FORMS",
+    "QUANTITIES",
+    "RULES",
+    "Border",
+    "Estimate",
+    "MapCell",
+    "MapFindings",
+    "Regime",
+    "as_dict",
+    "check_network",
+    "judge",
+    "measure",
+    "named_builder",
+]

@@ -44,7 +44,7 @@ class Border:
         return math.inf if self.law is None or self.law.exponent <= 0 else self.law.solve(rate)
 
 
-def borders_of(cells: Sequence[MapCell], thresholds: Thresholds) -> tuple[Border, ...]:
+def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int) -> tuple[Border, ...]:
     """The borders of one panel."""
     loss = cells[0].loss
     rows: dict[int, list[MapCell]] = {}
@@ -60,7 +60,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds) -> tuple[Border
             "below, a fixed kernel predicts the run; above, features move",
             lambda row: crossing(row, "map_gap", thresholds.gap_tolerance),
         ),
-        "diverged": ("above, training diverges", divergence),
+        "diverged": ("above, training diverges", lambda row: divergence(row, max_steps)),
     }
     found = []
     for name, (words, where) in kinds.items():
@@ -88,7 +88,7 @@ def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
     return math.nan
 
 
-def divergence(row: Sequence[MapCell]) -> float:
+def divergence(row: Sequence[MapCell], max_steps: int) -> float:
     """The rate at which divergence takes all the steps there are: the step of divergence against the rate, carried on.
 
     Where it cannot be carried on, the middle of the two rates; never outside them. NaN where all or none diverge.
@@ -102,5 +102,5 @@ def divergence(row: Sequence[MapCell]) -> float:
     if first + 1 >= len(row) or not steps[first + 1] < steps[first]:
         return middle
     slope = math.log(row[first + 1].rate / high) / math.log(steps[first + 1] / steps[first])
-    carried = high * (row[first].max_steps / steps[first]) ** slope
+    carried = high * (max_steps / steps[first]) ** slope
     return min(max(carried, low), high)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -75,7 +75,7 @@ class MapCell:
         loss: the loss.
         width: the width; None for a network without one.
         rate: the learning rate in units of the critical rate.
-        learning_rate: the learning rate.
+        learning_rate: the learning rate, a geometric mean over the seeds, each with a critical rate of its own.
         steps: the most steps that a seed was trained for.
         endings: how the runs ended, one per seed.
         numbers: every measured quantity.
@@ -194,8 +194,8 @@ RULES = (
 )
 
 
-def decide(cell: MapCell, thresholds: Thresholds, replace: Callable[..., Any]) -> MapCell:
+def decided(cell: MapCell, thresholds: Thresholds) -> MapCell:
     """The same cell with the regime of the first rule that holds; the last always does."""
     rule = next(rule for rule in RULES if rule.holds(cell, thresholds))
-    words = rule.condition.format(**{name: getattr(thresholds, name) for name in thresholds.__dataclass_fields__})
-    return replace(cell, regime=rule.regime, reason=words, sure=rule.sure(cell, thresholds))  # type: ignore[no-any-return]
+    words = rule.condition.format(**dataclasses.asdict(thresholds))
+    return dataclasses.replace(cell, regime=rule.regime, reason=words, sure=rule.sure(cell, thresholds))

@@ -38,7 +38,7 @@ def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Datase
     dataset = load_data(spec.data, spec.split, spec.image_shape)
     samples = Samples.of(spec, dataset)
     starts = [_Start.draw(spec, dataset, samples, width, seed) for seed in seeds]
-    panels = [_panel(spec, dataset, samples, width, starts, name) for name in spec.losses]
+    panels = [_panel(spec, samples, starts, name) for name in spec.losses]
     return [
         xr.concat([panel[i] for panel in panels], dim="panel").assign(_baselines(spec, samples, start))
         for i, start in enumerate(starts)
@@ -72,6 +72,10 @@ class _Start:
         )
         return cls(seed, split, module, ground)
 
+    def critical_rate(self, loss: ViewLoss) -> float:
+        """The unit of this start's rates."""
+        return critical_rate(stack_of([self.module]), self.ground.pairs.unsqueeze(0), unit_length=loss.scale_free)
+
 
 def _probes(spec: StudySpec, samples: Samples, split: Split) -> Probes | None:
     if samples.labels is None or not spec.n_probe_samples:
@@ -85,26 +89,24 @@ def _probes(spec: StudySpec, samples: Samples, split: Split) -> Probes | None:
 # Training
 
 
-def _panel(
-    spec: StudySpec, dataset: Dataset, samples: Samples, width: int, starts: Sequence[_Start], name: str
-) -> list[xr.Dataset]:
-    """One loss at all rates: a dataset for each start."""
+def _panel(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str) -> list[xr.Dataset]:
+    """One loss at all rates: a dataset for each start, whose own critical rate is the unit of its rates."""
     loss = loss_of(spec, name)
-    unit = unit_rate(spec, width, name)
     rates = np.asarray(spec.rates_of(name), dtype=float)
+    units = [start.critical_rate(loss) for start in starts]
     stack = stack_of([start.module for start in starts])
     runs = train_many(
         stack,
         functools.partial(batch_loss, loss),
         _batches(spec, samples, starts, loss),
         _watched(samples, starts, loss),
-        learning_rates=torch.as_tensor(rates * unit, dtype=torch.float64),
+        learning_rates=torch.as_tensor(np.outer(units, rates)),
         optimizer=optimizer_from(spec.optimizer, momentum=spec.momentum),
         max_steps=spec.max_steps,
         unit_length=loss.scale_free,
         bounded=loss.bounded,
     )
-    return [_measured(name, rates, unit, stack, runs, start, i) for i, start in enumerate(starts)]
+    return [_measured(name, rates, units[i], stack, runs, start, i) for i, start in enumerate(starts)]
 
 
 def loss_of(spec: StudySpec, name: str) -> ViewLoss:
@@ -116,20 +118,6 @@ def batch_loss(loss: ViewLoss, outputs: Tensor, labels: Tensor | None) -> Tensor
     """The loss of two views that lie one below the other."""
     n = outputs.shape[0] // 2
     return loss(outputs[:n], outputs[n:], labels)
-
-
-@functools.lru_cache(maxsize=64)
-def unit_rate(spec: StudySpec, width: int, name: str) -> float:
-    """The critical rate at one start of a width, the same for all seeds of the study: the unit of its rates."""
-    dataset = load_data(spec.data, spec.split, spec.image_shape)
-    samples, loss = Samples.of(spec, dataset), loss_of(spec, name)
-    seed = spec.seed
-    split = split_for(spec, dataset, seed)
-    stack = stack_of([draw_network(spec, dataset, width, seed)])
-    rows = split.contrasted[: spec.batch_size]
-    x = samples.views(rows, generator_for(seed, 0, 4)).unsqueeze(0)
-    labels = _labels(samples, rows, loss)
-    return critical_rate(stack, functools.partial(batch_loss, loss), x, None if labels is None else labels[None])
 
 
 def _labels(samples: Samples, rows: Tensor, loss: ViewLoss) -> Tensor | None:

@@ -1,0 +1,258 @@
+"""The map in words and numbers: every cell's regime, the borders, what training pays, judged from stored results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from kontrast.dynamics import Ending
+from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
+from kontrast.study.map.borders import Border, borders_of
+from kontrast.study.map.measures import QUANTITIES
+from kontrast.study.map.regimes import Estimate, MapCell, Regime, decided
+from kontrast.study.map.section import ENDINGS, PROBES
+from kontrast.study.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from kontrast.study.spec import StudySpec
+
+NUMBERS = (*(quantity.name for quantity in QUANTITIES), "map_still_falling")
+BEYOND = 10**6  # a width that no one will train
+
+
+@dataclass(frozen=True)
+class MapFindings:
+    """The map.
+
+    Attributes:
+        cells: every loss, width and rate.
+        borders: those that the map shows.
+        baselines: width → baseline → probe → test accuracy; empty without labels.
+        best_closed_form: width → the closed form of the best mean validation accuracy.
+        setting: the cell that the verdict is about.
+        verdict: what training does there, what it pays, and where a kernel would do the same.
+    """
+
+    cells: tuple[MapCell, ...]
+    borders: tuple[Border, ...]
+    baselines: dict[int, dict[str, dict[str, Estimate]]]
+    best_closed_form: dict[int, str]
+    setting: MapCell
+    verdict: str
+
+    def panel(self, loss: str) -> tuple[MapCell, ...]:
+        """The cells of one loss."""
+        return tuple(cell for cell in self.cells if cell.loss == loss)
+
+    def border(self, loss: str, name: str) -> Border | None:
+        """A border by its name."""
+        return next((it for it in self.borders if (it.loss, it.name) == (loss, name)), None)
+
+
+def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> MapFindings | None:
+    """The findings on the map of a consolidated study; None where the spec has no map."""
+    if not spec.losses:
+        return None
+    best = _best_closed_forms(result)
+    cells = [
+        decided(_cell(result.sel(panel=loss, width=width).isel(rate=r), loss, width, best.get(width)), thresholds)
+        for loss in spec.losses
+        for width in sorted(spec.widths)
+        for r in range(len(spec.rates_of(loss)))
+    ]
+    borders = [
+        border
+        for loss in spec.losses
+        for border in borders_of([cell for cell in cells if cell.loss == loss], thresholds, spec.max_steps)
+    ]
+    setting = _setting(spec, cells)
+    return MapFindings(
+        tuple(cells),
+        tuple(borders),
+        _baselines(result),
+        best,
+        setting,
+        _verdict(spec, setting, cells, borders, best.get(setting.width or 0)),
+    )
+
+
+def _cell(seen: xr.Dataset, loss: str, width: int, best: str | None) -> MapCell:
+    """One cell from its numbers over the seeds."""
+    endings = tuple(ENDINGS[int(code)] for code in seen.map_ending.values)
+    numbers = {name: Estimate.over(seen[name].values) for name in NUMBERS}
+    stopped = seen.map_stopped_at.values.astype(float)
+    diverged = np.asarray([ending is Ending.DIVERGED for ending in endings])
+    numbers["map_diverged_at"] = Estimate.over(np.where(diverged.all(), stopped, np.nan))
+    gains = {}
+    if best is not None:
+        trained = seen.map_accuracy.values
+        others = {
+            "start": seen.map_baseline.sel(baseline="start", probe="linear").values,
+            "kernel": seen.map_twin_accuracy.values,
+            "closed form": seen.map_baseline.sel(baseline=best, probe="linear").values,
+        }
+        gains = {name: Estimate.over(trained - other) for name, other in others.items()}
+    return MapCell(
+        loss,
+        width,
+        rate=float(seen.map_rate.values.flat[0]),
+        learning_rate=float(np.exp(np.log(seen.map_learning_rate.values).mean())),
+        steps=int(stopped.max()),
+        endings=endings,
+        numbers=numbers,
+        gains=gains,
+    )
+
+
+def _best_closed_forms(result: xr.Dataset) -> dict[int, str]:
+    """The closed form of the best mean validation accuracy at every width; test samples have no say."""
+    if "map_baseline" not in result:
+        return {}
+    found = {}
+    for width in result.width.values:
+        scores = result.map_baseline_validation.sel(width=width, baseline=list(CLOSED_FORMS)).mean("seed", skipna=False)
+        values = np.nan_to_num(scores.values, nan=-1.0)
+        found[int(width)] = CLOSED_FORMS[int(values.argmax())]
+    return found
+
+
+def _baselines(result: xr.Dataset) -> dict[int, dict[str, dict[str, Estimate]]]:
+    if "map_baseline" not in result:
+        return {}
+    return {
+        int(width): {
+            name: {
+                probe: Estimate.over(result.map_baseline.sel(width=width, baseline=name, probe=probe).values)
+                for probe in PROBES
+            }
+            for name in BASELINES
+        }
+        for width in result.width.values
+    }
+
+
+def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
+    """The cell nearest to the user's setting; without one, the widest network at its best validation accuracy."""
+    own = [cell for cell in cells if cell.loss == spec.losses[0]]
+    if spec.setting is not None:
+        width, rate = spec.setting
+        return min(own, key=lambda c: (abs(math.log((c.width or 1) / width)), abs(math.log(c.rate / rate))))
+    widest = [cell for cell in own if cell.width == max(spec.widths)]
+    scored = [cell for cell in widest if math.isfinite(cell.numbers["map_validation"].mean)]
+    if scored:
+        return max(scored, key=lambda cell: cell.numbers["map_validation"].mean)
+    whole = [cell for cell in widest if cell.regime is not Regime.DIVERGED]
+    return whole[-1] if whole else widest[-1]
+
+
+# The sentence
+
+
+def _verdict(
+    spec: StudySpec, setting: MapCell, cells: Sequence[MapCell], borders: Sequence[Border], best: str | None
+) -> str:
+    where = f"{setting.loss} at width {setting.width} and rate {setting.rate:g}"
+    told = {
+        Regime.LEARNING: "training learns features",
+        Regime.KERNEL: "the network is a kernel machine",
+        Regime.PCA: "the network is PCA of the features at its start",
+        Regime.COLLAPSED: "training collapses the embedding",
+        Regime.DIVERGED: "training diverges",
+        Regime.UNDERTRAINED: f"undertrained: {_undertrained(setting, spec.max_steps)}",
+    }[setting.regime]
+    parts = [f"{where}: {told}"]
+    if setting.gains and setting.regime not in (Regime.DIVERGED, Regime.UNDERTRAINED):
+        gains = setting.gains
+        parts[0] += (
+            f": {gains['start'].in_points()} of test accuracy over its start, {gains['kernel'].in_points()} over its "
+            f"kernel twin, {gains['closed form'].in_points()} against {best}, the best closed form at the same width"
+        )
+    elif not setting.gains:
+        parts.append("without labels no gain can be told")
+    if setting.regime is Regime.LEARNING:
+        parts += _where_a_kernel_would_do(setting, borders)
+    elif setting.regime is Regime.KERNEL:
+        parts += _where_it_learns(setting, borders)
+    return "; ".join(parts)
+
+
+def _undertrained(setting: MapCell, max_steps: int) -> str:
+    if not setting.settled:
+        return f"after {setting.steps} steps the loss still falls; raise max_steps or the rate"
+    return f"after {setting.steps} steps the linear probe has not moved from its start"
+
+
+def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> list[str]:
+    border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
+    if border is None or setting.width is None:
+        return []
+    below, above = border.at(setting.width), border.width_at(setting.rate)
+    places = [f"below rate {_digit(below)}"] if math.isfinite(below) and below < setting.rate else []
+    if setting.width < above < BEYOND:
+        places.insert(0, f"above width {_digit(above)}")
+    return [f"{', or '.join(places)}, a kernel machine would do the same"] if places else []
+
+
+def _where_it_learns(setting: MapCell, borders: Sequence[Border]) -> list[str]:
+    border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
+    if border is None or setting.width is None or not border.at(setting.width) > setting.rate:
+        return []
+    return [f"above rate {_digit(border.at(setting.width))} its features move"]
+
+
+def _digit(value: float) -> str:
+    """A number that an extrapolation gives, in one digit, or two below 10."""
+    return f"{float(f'{value:.2g}'):g}" if value < 10 else f"{float(f'{value:.1g}'):,.0f}"
+
+
+def as_dict(found: MapFindings) -> dict[str, Any]:
+    """The map, its borders and baselines as JSON types."""
+    return {
+        "map": [_plain_cell(cell) for cell in found.cells],
+        "borders": [_plain_border(border) for border in found.borders],
+        "baselines": [
+            {
+                "width": width,
+                "best_closed_form": found.best_closed_form[width],
+                "accuracy": {name: {p: _interval(e) for p, e in probes.items()} for name, probes in table.items()},
+            }
+            for width, table in found.baselines.items()
+        ],
+    }
+
+
+def _plain_cell(cell: MapCell) -> dict[str, Any]:
+    return {
+        "loss": cell.loss,
+        "width": cell.width,
+        "learning_rate": cell.learning_rate,
+        "relative_rate": cell.rate,
+        "regime": cell.regime.name.lower(),
+        "reason": cell.reason,
+        "sure": cell.sure,
+        "steps": cell.steps,
+        "endings": [ending.name.lower() for ending in cell.endings],
+        "numbers": {name.removeprefix("map_"): _interval(estimate) for name, estimate in cell.numbers.items()},
+        "gains": {name.replace(" ", "_"): _interval(estimate) for name, estimate in cell.gains.items()},
+    }
+
+
+def _plain_border(border: Border) -> dict[str, Any]:
+    law = border.law
+    return {
+        "loss": border.loss,
+        "name": border.name,
+        "words": border.words,
+        "rates": dict(zip(map(str, border.widths), border.rates, strict=True)),
+        "exponent": None if law is None else {"mean": law.exponent, "low": law.low, "high": law.high},
+        "prefactor": None if law is None else law.prefactor,
+    }
+
+
+def _interval(estimate: Estimate) -> dict[str, float]:
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
