@@ -5,7 +5,7 @@ question has a section of its own (`kernel`, `pca`, `probes`, `labels`) that dec
 `measure` and a `judge`.
 """
 
-from kontrast.study import kernel, labels, pca, probes, tables
+from kontrast.study import kernel, labels, map, pca, probes, tables
 from kontrast.study.kernel import KernelVerdict, SimilarityFindings
 from kontrast.study.labels import REPRESENTATIONS, LabelFindings
 from kontrast.study.pca import PCAFindings, PCAVerdict
@@ -13,7 +13,7 @@ from kontrast.study.probes import EMBEDDINGS, OF_THE_INPUT, Gain, ProbeFindings,
 from kontrast.study.quantities import Drawing, Plot, Quantity
 from kontrast.study.rules import Rule
 from kontrast.study.run import SECTIONS, consolidate, measure_cell, run_study
-from kontrast.study.spec import StudySpec, parse_cell, prepare
+from kontrast.study.spec import PRESETS, StudySpec, parse_cell, prepare
 from kontrast.study.summary import Findings, find
 from kontrast.study.tables import Table, terminal_tables
 from kontrast.study.thresholds import Thresholds
@@ -21,6 +21,7 @@ from kontrast.study.thresholds import Thresholds
 __all__ = [
     "EMBEDDINGS",
     "OF_THE_INPUT",
+    "PRESETS",
     "REPRESENTATIONS",
     "SECTIONS",
     "Drawing",
@@ -43,6 +44,7 @@ __all__ = [
     "input_embeddings",
     "kernel",
     "labels",
+    "map",
     "measure_cell",
     "parse_cell",
     "pca",

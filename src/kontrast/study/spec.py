@@ -49,8 +49,8 @@ PRESETS = {"paper-a": PAPER_A}
 READABLE = (3, 4)  # older formats that can be read, but not resumed
 OLDER = {"losses": ()}  # what their studies were without
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
-DOT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the map, over the critical rate: from lazy to divergent
+DOT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # a loss without a lower bound diverges far below it
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import xarray as xr
 
 from kontrast.study import kernel, labels, pca, probes
+from kontrast.study import map as regime_map
 from kontrast.study.kernel import SimilarityFindings
 from kontrast.study.labels import LabelFindings
+from kontrast.study.map import MapFindings
 from kontrast.study.pca import PCAFindings
 from kontrast.study.probes import ProbeFindings
 from kontrast.study.spec import StudySpec
@@ -30,10 +32,16 @@ class Findings:
     probes: ProbeFindings | None
     without_probes: str  # why there are none; empty where there are
     labels: LabelFindings | None = None
+    map: MapFindings | None = None
 
     @property
     def verdict(self) -> str:
-        """Kernel, PCA or learning, in one line: a phrase for every run, and what training buys downstream."""
+        """Kernel, PCA or learning, in one line: what the map says of the setting; without a map, of every run."""
+        return self.full_batch if self.map is None else self.map.verdict
+
+    @property
+    def full_batch(self) -> str:
+        """The full-batch sections in one line: a phrase for every run, and what training buys downstream."""
         runs: dict[str, list[str]] = {}
         for found in self.similarities:
             runs.setdefault(found.verdict.value, []).append(found.similarity)
@@ -48,8 +56,8 @@ class Findings:
     @property
     def summary(self) -> str:
         """The verdict, and one line per run."""
-        others = [found.sentence for found in (self.pca, self.labels) if found is not None]
-        return "\n".join([self.verdict, *(found.sentence for found in self.similarities), *others])
+        others = [found.sentence for found in (*self.similarities, self.pca, self.labels) if found is not None]
+        return "\n".join([self.verdict, *others])
 
     def as_dict(self) -> dict[str, Any]:
         """The findings as JSON types; non-finite numbers become null."""
@@ -59,6 +67,7 @@ class Findings:
         plain = {
             "study": self.spec.name,
             "verdict": self.verdict,
+            **({} if self.map is None else regime_map.as_dict(self.map)),
             "thresholds": dataclasses.asdict(self.thresholds),
             "spec": self.spec.as_dict(),
             "similarities": similarities,
@@ -75,6 +84,9 @@ def find(result: xr.Dataset, thresholds: Thresholds | None = None) -> Findings:
     """Judge a consolidated study by `thresholds`, or by the default ones."""
     thresholds = thresholds or Thresholds()
     spec = StudySpec.from_dict(json.loads(result.attrs["spec"]))
+    mapped = regime_map.judge(result, spec, thresholds)
+    if spec.model is not None:  # the sections below the map know the built-in network alone
+        return Findings(spec, thresholds, (), None, None, "they are of the built-in network", map=mapped)
     probed = probes.judge(result, spec, thresholds)
     return Findings(
         spec,
@@ -84,6 +96,7 @@ def find(result: xr.Dataset, thresholds: Thresholds | None = None) -> Findings:
         probes=probed,
         without_probes="" if probed is not None else probes.without_probes(result),
         labels=labels.judge(result, spec, thresholds),
+        map=mapped,
     )
 
 
