@@ -16,6 +16,7 @@ from kontrast.kernels import empirical_ntk_trace
 from kontrast.linalg import effective_rank, relative_spread, subspace_sines
 from kontrast.nets import Parameters, PureFunction
 from kontrast.pca import contrastive_pca
+from kontrast.study.map.split import Samples, Split
 from kontrast.study.quantities import Quantity, share, short
 
 N_PCA_SAMPLES = 250  # whose pairs make the contrastive matrix of the features
@@ -38,6 +39,14 @@ class Probes:
     validation_labels: Tensor
     test: Tensor
     test_labels: Tensor
+
+    @classmethod
+    def of(cls, samples: Samples, split: Split) -> Probes:
+        """The samples of a split."""
+        assert samples.labels is not None
+        labels = samples.labels.cpu()
+        parts = (split.taught, split.validation, split.test)
+        return cls(*(array for part in parts for array in (samples.x[part.to(samples.x.device)], labels[part])))
 
     def scores(self, embed: Callable[[Tensor], Tensor]) -> Scores:
         """How well the labels of an embedding's samples are told from it."""
@@ -92,6 +101,7 @@ class Ground:
             return (self.features(parameters, self.test).double() - center) @ frame
 
 
+@functools.lru_cache(maxsize=2)
 def _in_batch_pairs(n: int, device: torch.device) -> Tensor:
     """The pair matrix in which sample i attracts its other view and repels, on average, those of all samples."""
     attract, S = torch.eye(n) - torch.ones(n, n) / n, torch.zeros(2 * n, 2 * n, dtype=torch.float64)

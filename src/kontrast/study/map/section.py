@@ -13,15 +13,15 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from kontrast.data import Dataset, load_data, view_batches
-from kontrast.dynamics import Ending, ManyRuns, checkpoints_of, critical_rate, optimizer_from, train_many
+from kontrast.data import Dataset, view_batches
+from kontrast.dynamics import Ending, ManyRuns, critical_rate, optimizer_from, train_many
 from kontrast.losses import ViewLoss, view_loss_from
 from kontrast.nets import Stack, last_features, one_run, parameters_of, pure_function, stack_of
 from kontrast.runs import generator_for
-from kontrast.study.map.baselines import BASELINES, embeddings
-from kontrast.study.map.measures import N_PCA_SAMPLES, NO_SCORES, QUANTITIES, SLICE, Ended, Ground, Probes
+from kontrast.study.map.baselines import BASELINES, scores
+from kontrast.study.map.measures import N_PCA_SAMPLES, QUANTITIES, SLICE, Ended, Ground, Probes
 from kontrast.study.map.networks import draw_network
-from kontrast.study.map.split import Samples, Split, split_for
+from kontrast.study.map.split import Samples, Split, load_samples, split_for
 
 if TYPE_CHECKING:
     from kontrast.study.spec import StudySpec
@@ -35,7 +35,7 @@ def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Datase
     """The map's numbers at one width, a dataset for each seed; on a GPU all seeds are trained together."""
     if not spec.losses:
         return [xr.Dataset() for _ in seeds]
-    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    dataset = load_samples(spec)
     samples = Samples.of(spec, dataset)
     starts = [_Start.draw(spec, dataset, samples, width, seed) for seed in seeds]
     panels = [_panel(spec, samples, starts, name) for name in spec.losses]
@@ -67,7 +67,7 @@ class _Start:
             points=test[: spec.n_ntk_points],
             pairs=samples.views(split.contrasted[:N_PCA_SAMPLES], generator_for(seed, 0, 3)),
             test=test[:SLICE],
-            probes=_probes(spec, samples, split),
+            probes=Probes.of(samples, split) if samples.labels is not None and spec.n_probe_samples else None,
             n_components=spec.d_out,
         )
         return cls(seed, split, module, ground)
@@ -75,15 +75,6 @@ class _Start:
     def critical_rate(self, loss: ViewLoss) -> float:
         """The unit of this start's rates."""
         return critical_rate(stack_of([self.module]), self.ground.pairs.unsqueeze(0), unit_length=loss.scale_free)
-
-
-def _probes(spec: StudySpec, samples: Samples, split: Split) -> Probes | None:
-    if samples.labels is None or not spec.n_probe_samples:
-        return None
-    labels = samples.labels.cpu()
-    parts = (split.taught, split.validation, split.test)
-    arrays = [(samples.x[part.to(samples.x.device)], labels[part]) for part in parts]
-    return Probes(*(array for pair in arrays for array in pair))
 
 
 # Training
@@ -213,19 +204,10 @@ def _ended(stack: Stack, runs: ManyRuns, start: _Start, i: int, r: int) -> Ended
 
 
 def _baselines(spec: StudySpec, samples: Samples, start: _Start) -> dict[str, Any]:
-    """Accuracies of every twin without a gradient."""
-    ground = start.ground
-    if ground.probes is None:
+    """Accuracies of every twin without a gradient; nothing without labels."""
+    table = np.asarray(list(scores(spec, samples, start.split.contrasted, start.ground, start.seed).values()))
+    if not len(table):
         return {}
-    found = embeddings(
-        spec, samples, start.split.contrasted, ground.features, ground.function, ground.origin, start.seed
-    )
-    labels = ground.probes
-    guess = torch.mode(labels.taught_labels).values
-    chance = [float((y == guess).double().mean()) for y in (labels.test_labels, labels.validation_labels)]
-    rows = [NO_SCORES if embed is None else ground.probes.scores(embed) for embed in found.values()]
-    rows.append((chance[0], chance[0], chance[1]))
-    table = np.asarray(rows)
     return {
         "map_baseline": (
             ("baseline", "probe"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kontrast.data import Dataset, View, fresh_view, parse_view
+from kontrast.data import Dataset, View, fresh_view, load_data, parse_view
 from kontrast.runs import generator_for
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def split_for(spec: StudySpec, dataset: Dataset, seed: int) -> Split:
     return Split(
         contrasted, contrasted[: MOST["taught"]], held[: counts["validation"]], held[counts["validation"] :]
     )
+
+
+def load_samples(spec: StudySpec) -> Dataset:
+    """The data set of a study, read once per process."""
+    return load_data(spec.data, spec.split, spec.image_shape)
 
 
 @dataclass(frozen=True, eq=False)
