@@ -4,7 +4,7 @@ from kontrast.dynamics.critical_rate import critical_rate
 from kontrast.dynamics.descent import Step, gradient_descent
 from kontrast.dynamics.fixed_kernel import fixed_kernel_descent, fixed_kernel_flow, flat_kernel
 from kontrast.dynamics.loop import descend
-from kontrast.dynamics.many_runs import Ending, ManyRuns, checkpoints_of, output_gap, train_many
+from kontrast.dynamics.many_runs import SETTLED_SHARE, Ending, ManyRuns, checkpoints_of, output_gap, train_many
 from kontrast.dynamics.optimizers import OPTIMIZERS, Optimizer, OptimizerState, optimizer_from
 from kontrast.dynamics.problem import (
     Problem,
@@ -21,6 +21,7 @@ __all__ = [
     "OPTIMIZERS",
     "Optimizer",
     "OptimizerState",
+    "SETTLED_SHARE",
     "Problem",
     "Recorder",
     "Snapshot",

@@ -15,6 +15,7 @@ from kontrast.dynamics.optimizers import Optimizer, OptimizerState
 from kontrast.nets import Parameters, Stack
 
 RUNAWAY = 100.0  # outputs over this multiple of their first norm, under a loss without a lower bound
+SETTLED_SHARE = 0.125  # of the loss's whole fall that the last half of the steps may add to a run that has settled
 LEAST_SHARE = 4  # a run can have settled after this part of the most steps
 
 BatchLoss = Callable[[Tensor, Tensor | None], Tensor]
@@ -79,7 +80,7 @@ def train_many(
     learning_rates: Tensor,
     optimizer: Optimizer,
     max_steps: int,
-    settled_share: float = 0.1,
+    settled_share: float = SETTLED_SHARE,
     rest_share: float = 0.02,
     unit_length: bool = False,
     bounded: bool = True,

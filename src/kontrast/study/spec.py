@@ -44,13 +44,14 @@ PAPER_A: dict[str, Any] = {
     "temperature": 1.0,
     "widths": (64, 128, 256, 512, 1024, 2048),
     "n_seeds": 5,
+    "d_out": 10,
 }
 PRESETS = {"paper-a": PAPER_A}
 READABLE = (3, 4)  # older formats that can be read, but not resumed
 OLDER = {"losses": ()}  # what their studies were without
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
-RATES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the map, over the critical rate: from lazy to divergent
-DOT_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # a loss without a lower bound diverges far below it
+RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
+DOT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
 
@@ -114,7 +115,7 @@ class StudySpec:
     optimizer: str = "sgd"
     momentum: float = 0.9
     batch_size: int = 64
-    max_steps: int = 300
+    max_steps: int = 200
     map_samples: int | None = None
     setting: tuple[float, ...] | None = None
     model: str | None = None
@@ -129,9 +130,9 @@ class StudySpec:
     activation: str = "relu"
     depth: int = 1
     parametrization: str = "ntk"
-    d_out: int = 10
+    d_out: int = 16
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    n_seeds: int = 3
+    n_seeds: int = 4
     seed: int = 0
     n_steps: int = 200
     learning_rates: tuple[float, ...] | None = None

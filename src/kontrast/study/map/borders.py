@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kontrast.dynamics import SETTLED_SHARE
 from kontrast.linalg import PowerLaw, fit_power_law
 from kontrast.study.map.regimes import MapCell
 from kontrast.study.thresholds import Thresholds
-
-SETTLED = 0.1  # share of the loss's fall below which a run has settled, as in `dynamics.train_many`
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
     kinds = {
         "settled": (
             "below, the loss still falls when the steps end",
-            lambda row: crossing(row, "map_still_falling", SETTLED),
+            lambda row: crossing(row, "map_still_falling", SETTLED_SHARE),
         ),
         "kernel": (
             "below, a fixed kernel predicts the run; above, features move",

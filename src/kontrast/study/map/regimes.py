@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 from scipy import stats
 
-from kontrast.dynamics import Ending
+from kontrast.dynamics import SETTLED_SHARE, Ending
 from kontrast.study.thresholds import Thresholds
 
 CONFIDENCE = 0.95
@@ -155,7 +155,7 @@ RULES = (
     ),
     RegimeRule(
         Regime.UNDERTRAINED,
-        "the loss still falls: the last half of the steps added more than a tenth of its whole fall",
+        f"the loss still falls: the last half of the steps added more than {SETTLED_SHARE:g} of its whole fall",
         lambda cell, _: not cell.settled,
         lambda cell, _: all(ending is Ending.STEP_LIMIT for ending in cell.endings),
     ),
