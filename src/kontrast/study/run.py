@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import xarray as xr
 
 from kontrast.runs import Store, run_cells
 from kontrast.study import kernel, labels, map, pca, probes
+from kontrast.study.budget import first_cells, plan, require_time_for_one, seconds_from
 from kontrast.study.cell import draw_cell
 from kontrast.study.spec import StudySpec, cell_name, parse_cell, require_current
 
@@ -22,24 +24,48 @@ def run_study(
     folder: Path | str,
     *,
     workers: int = 0,
+    budget: str | float | None = None,
     on_start: Callable[[list[str]], None] = lambda missing: None,
     on_cell: Callable[[str], None] = lambda cell: None,
+    on_plan: Callable[[str], None] = lambda sentence: None,
 ) -> xr.Dataset:
     """Measure the cells of a prepared spec that `folder` does not hold yet, and return the consolidated result.
 
     With `workers=0` the cells run here, one after the other; a script that asks for processes needs the usual
     `if __name__ == "__main__":` guard. The numbers are the same, bit for bit.
+
+    Args:
+        spec: as `prepare` returns it.
+        folder: where cells are stored; those that are there already are not computed again.
+        workers: processes.
+        budget: the time that the run may take, as in "2m". Cells that do not fit are left out, and the result is of
+            the others; running again adds them.
+        on_start: called with the cells to compute.
+        on_cell: called after each of them.
+        on_plan: called with a sentence that says what a budget leaves out.
     """
     require_current(spec)
+    seconds = None if budget is None else seconds_from(budget)
+    began = time.monotonic()
     store = Store(folder)
     store.claim(spec.as_dict())
     with store.lock():
         store.clear_temporary()
         missing = [cell for cell in spec.cells if not store.has(cell)]
+        if seconds is not None and missing and spec.losses:
+            require_time_for_one(spec, seconds, map.seconds_per_step(spec))
         on_start(missing)
         work = functools.partial(_measure_and_store, spec, Path(folder))
         try:
-            run_cells(work, _together(spec, missing), workers=workers, on_done=_each(on_cell))
+            if seconds is not None and missing:
+                clock = _Clock(side_by_side=workers > 1)
+                first = first_cells(missing)
+                _run(spec, work, first, workers, lambda cell: (clock.stop(cell), on_cell(cell)))
+                missing = [cell for cell in missing if cell not in first]
+                planned = plan(spec, missing, clock.times, seconds - (time.monotonic() - began), workers)
+                on_plan(planned.sentence)
+                missing = list(planned.cells)
+            _run(spec, work, missing, workers, on_cell)
         finally:
             store.clear_temporary()  # a worker that was stopped may have been writing
         result = consolidate(spec, store)
@@ -47,25 +73,57 @@ def run_study(
     return result
 
 
-def _each(on_cell: Callable[[str], None]) -> Callable[[str], None]:
-    """Report cells one by one that were computed at once."""
+def _run(
+    spec: StudySpec,
+    work: Callable[[str], None],
+    cells: Sequence[str],
+    workers: int,
+    on_cell: Callable[[str], object],
+) -> None:
+    """Compute cells, and report each of those that are computed at once."""
 
-    def report(cells: str) -> None:
-        for cell in cells.split("+"):
-            on_cell(cell)
+    def report(names: str) -> None:
+        for name in names.split("+"):
+            on_cell(name)
 
-    return report
+    run_cells(work, _together(spec, cells), workers=workers, on_done=report)
+
+
+class _Clock:
+    """The seconds that cells take, which begin together or one after the other."""
+
+    def __init__(self, *, side_by_side: bool) -> None:
+        self.side_by_side, self.began, self.times = side_by_side, time.monotonic(), dict[str, float]()
+
+    def stop(self, cell: str) -> None:
+        now = time.monotonic()
+        self.times[cell] = now - self.began
+        if not self.side_by_side:
+            self.began = now
 
 
 def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:
-    """One dataset over (similarity, width, seed, step) from the stored cells alone."""
-    rows = [
-        xr.concat([store.read(cell_name(width, seed)) for seed in spec.seeds], dim="seed")
-        for width in sorted(spec.widths)
-    ]
+    """One dataset over (width, seed, …) from the stored cells alone.
+
+    Where a budget left cells out, it is of the largest grid of widths and seeds that is whole.
+    """
+    widths, seeds = _whole_grid(spec, store)
+    rows = [xr.concat([store.read(cell_name(width, seed)) for seed in seeds], dim="seed") for width in widths]
     result = xr.concat(rows, dim="width")
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result
+
+
+def _whole_grid(spec: StudySpec, store: Store) -> tuple[list[int], list[int]]:
+    stored = {(width, seed) for width in spec.widths for seed in spec.seeds if store.has(cell_name(width, seed))}
+    grids = []
+    for n_seeds in range(spec.n_seeds, 0, -1):
+        seeds = list(spec.seeds[:n_seeds])
+        widths = [width for width in sorted(spec.widths) if all((width, seed) in stored for seed in seeds)]
+        grids.append((widths, seeds))
+    whole = max(grids, key=lambda grid: len(grid[0]) * len(grid[1]))
+    # Without any, reading the first cell says what is missing.
+    return whole if whole[0] else (sorted(spec.widths), list(spec.seeds))
 
 
 def measure_cell(spec: StudySpec, width: int, seed: int) -> xr.Dataset:

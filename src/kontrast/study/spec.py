@@ -31,7 +31,7 @@ from kontrast.losses import SIMILARITIES, VIEW_LOSSES, link_from, similarity_fro
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
 from kontrast.study.labels import label_problem
-from kontrast.study.map.networks import builder_from, check_network, takes_width
+from kontrast.study.map.networks import builder_from, check_network, model_digest, takes_width
 from kontrast.study.map.split import split_for
 from kontrast.study.probes import probe_problem
 
@@ -52,6 +52,7 @@ OLDER = {"losses": ()}  # what their studies were without
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
 DOT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
+N_STEP_COUNTS = 5  # columns of the map of a network without a width: all steps, half of them, …
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
 
@@ -103,6 +104,8 @@ class StudySpec:
             the widest network.
         device: "cpu", "cuda", "cuda:1", …
         dtype: "float64" or "float32".
+        has_width: whether the network has a width, filled in by `prepare`; without one `widths` are numbers of steps.
+        model_digest: hash of the file of `model`, filled in by `prepare`.
         data_digest: hash of the data, filled in by `prepare`.
         format: version of the stored cells.
     """
@@ -142,6 +145,8 @@ class StudySpec:
     label_curves: bool = False
     device: str = "cpu"
     dtype: str = "float64"
+    has_width: bool = True
+    model_digest: str = ""
     data_digest: str = ""
     format: int = FORMAT
 
@@ -150,6 +155,8 @@ class StudySpec:
         "similarities": "--similarity",
         "learning_rates": "--learning-rate",
         "n_ntk_points": None,
+        "has_width": None,
+        "model_digest": None,
         "data_digest": None,
         "format": None,
     }
@@ -288,8 +295,9 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
     if spec.model is None:
         return spec
     if not takes_width(builder_from(spec.model)):
-        raise InputError("the model's builder must take a width: build(width, generator)")
-    return dataclasses.replace(spec, d_out=check_network(spec, dataset))
+        steps = {round(spec.max_steps / 2**k) for k in range(N_STEP_COUNTS)}
+        spec = dataclasses.replace(spec, has_width=False, widths=tuple(sorted(step for step in steps if step >= 8)))
+    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(spec.model))
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:

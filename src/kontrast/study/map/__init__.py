@@ -6,7 +6,7 @@ from kontrast.study.map.findings import MapFindings, as_dict, judge
 from kontrast.study.map.measures import QUANTITIES
 from kontrast.study.map.networks import check_network, named_builder
 from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
-from kontrast.study.map.section import measure
+from kontrast.study.map.section import measure, seconds_per_step
 
 __all__ = [
     "BASELINES",
@@ -23,4 +23,5 @@ __all__ = [
     "judge",
     "measure",
     "named_builder",
+    "seconds_per_step",
 ]

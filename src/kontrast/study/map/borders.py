@@ -16,29 +16,29 @@ from kontrast.study.thresholds import Thresholds
 
 @dataclass(frozen=True)
 class Border:
-    """A border of the map: a rate at every width where it lies between two rates that were run.
+    """A border of the map: a rate at every width (or number of steps) where it lies between two rates that were run.
 
     Attributes:
         loss: the loss.
         name: "kernel" (the gap reaches its tolerance), "settled" (the loss stops falling) or "diverged".
         words: what lies below and above it.
-        widths: where it was found.
+        sizes: the widths, or steps, at which it was found.
         rates: there, in units of the critical rate.
-        law: rate ∝ width^exponent, with its interval; None for fewer than two widths.
+        law: rate ∝ size^exponent, with its interval; None for fewer than two sizes.
     """
 
     loss: str
     name: str
     words: str
-    widths: tuple[int, ...]
+    sizes: tuple[int, ...]
     rates: tuple[float, ...]
     law: PowerLaw | None
 
-    def at(self, width: float) -> float:
+    def at(self, size: float) -> float:
         """The rate of the border at a width, by its law; NaN without one."""
-        return math.nan if self.law is None else self.law(width)
+        return math.nan if self.law is None else self.law(size)
 
-    def width_at(self, rate: float) -> float:
+    def size_at(self, rate: float) -> float:
         """The width from which on the border lies above a rate, by its law; infinite where it never does."""
         return math.inf if self.law is None or self.law.exponent <= 0 else self.law.solve(rate)
 
@@ -48,8 +48,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
     loss = cells[0].loss
     rows: dict[int, list[MapCell]] = {}
     for cell in cells:
-        if cell.width is not None:
-            rows.setdefault(cell.width, []).append(cell)
+        rows.setdefault(cell.size, []).append(cell)
     kinds = {
         "settled": (
             "below, the loss still falls when the steps end",
@@ -63,8 +62,8 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
     }
     found = []
     for name, (words, where) in kinds.items():
-        places = {width: where(sorted(row, key=lambda cell: cell.rate)) for width, row in sorted(rows.items())}
-        there = {width: rate for width, rate in places.items() if math.isfinite(rate)}
+        places = {size: where(sorted(row, key=lambda cell: cell.rate)) for size, row in sorted(rows.items())}
+        there = {size: rate for size, rate in places.items() if math.isfinite(rate)}
         if there:
             law = fit_power_law(list(there), list(there.values())) if len(there) > 1 else None
             found.append(Border(loss, name, words, tuple(there), tuple(there.values()), law))

@@ -60,9 +60,9 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> MapFin
         return None
     best = _best_closed_forms(result)
     cells = [
-        decided(_cell(result.sel(panel=loss, width=width).isel(rate=r), loss, width, best.get(width)), thresholds)
+        decided(_cell(result.sel(panel=loss, width=width).isel(rate=r), spec, loss, width, best.get(width)), thresholds)
         for loss in spec.losses
-        for width in sorted(spec.widths)
+        for width in map(int, result.width.values)
         for r in range(len(spec.rates_of(loss)))
     ]
     borders = [
@@ -77,11 +77,11 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> MapFin
         _baselines(result),
         best,
         setting,
-        _verdict(spec, setting, cells, borders, best.get(setting.width or 0)),
+        _verdict(spec, setting, borders, best.get(setting.size)),
     )
 
 
-def _cell(seen: xr.Dataset, loss: str, width: int, best: str | None) -> MapCell:
+def _cell(seen: xr.Dataset, spec: StudySpec, loss: str, size: int, best: str | None) -> MapCell:
     """One cell from its numbers over the seeds."""
     endings = tuple(ENDINGS[int(code)] for code in seen.map_ending.values)
     numbers = {name: Estimate.over(seen[name].values) for name in NUMBERS}
@@ -99,7 +99,8 @@ def _cell(seen: xr.Dataset, loss: str, width: int, best: str | None) -> MapCell:
         gains = {name: Estimate.over(trained - other) for name, other in others.items()}
     return MapCell(
         loss,
-        width,
+        size,
+        width=size if spec.has_width else None,
         rate=float(seen.map_rate.values.flat[0]),
         learning_rate=float(np.exp(np.log(seen.map_learning_rate.values).mean())),
         steps=int(stopped.max()),
@@ -141,8 +142,8 @@ def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
     own = [cell for cell in cells if cell.loss == spec.losses[0]]
     if spec.setting is not None:
         width, rate = spec.setting
-        return min(own, key=lambda c: (abs(math.log((c.width or 1) / width)), abs(math.log(c.rate / rate))))
-    widest = [cell for cell in own if cell.width == max(spec.widths)]
+        return min(own, key=lambda cell: (abs(math.log(cell.size / width)), abs(math.log(cell.rate / rate))))
+    widest = [cell for cell in own if cell.size == max(it.size for it in own)]
     scored = [cell for cell in widest if math.isfinite(cell.numbers["map_validation"].mean)]
     if scored:
         return max(scored, key=lambda cell: cell.numbers["map_validation"].mean)
@@ -153,17 +154,16 @@ def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
 # The sentence
 
 
-def _verdict(
-    spec: StudySpec, setting: MapCell, cells: Sequence[MapCell], borders: Sequence[Border], best: str | None
-) -> str:
-    where = f"{setting.loss} at width {setting.width} and rate {setting.rate:g}"
+def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None) -> str:
+    at = f"width {setting.width}" if setting.width is not None else f"{setting.size} steps"
+    where = f"{setting.loss} at {at} and rate {setting.rate:g}"
     told = {
         Regime.LEARNING: "training learns features",
         Regime.KERNEL: "the network is a kernel machine",
         Regime.PCA: "the network is PCA of the features at its start",
         Regime.COLLAPSED: "training collapses the embedding",
         Regime.DIVERGED: "training diverges",
-        Regime.UNDERTRAINED: f"undertrained: {_undertrained(setting, spec.max_steps)}",
+        Regime.UNDERTRAINED: f"undertrained: {_undertrained(setting)}",
     }[setting.regime]
     parts = [f"{where}: {told}"]
     if setting.gains and setting.regime not in (Regime.DIVERGED, Regime.UNDERTRAINED):
@@ -181,7 +181,7 @@ def _verdict(
     return "; ".join(parts)
 
 
-def _undertrained(setting: MapCell, max_steps: int) -> str:
+def _undertrained(setting: MapCell) -> str:
     if not setting.settled:
         return f"after {setting.steps} steps the loss still falls; raise max_steps or the rate"
     return f"after {setting.steps} steps the linear probe has not moved from its start"
@@ -189,20 +189,20 @@ def _undertrained(setting: MapCell, max_steps: int) -> str:
 
 def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> list[str]:
     border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
-    if border is None or setting.width is None:
+    if border is None:
         return []
-    below, above = border.at(setting.width), border.width_at(setting.rate)
+    below, above = border.at(setting.size), border.size_at(setting.rate)
     places = [f"below rate {_digit(below)}"] if math.isfinite(below) and below < setting.rate else []
-    if setting.width < above < BEYOND:
+    if setting.width is not None and setting.width < above < BEYOND:
         places.insert(0, f"above width {_digit(above)}")
     return [f"{', or '.join(places)}, a kernel machine would do the same"] if places else []
 
 
 def _where_it_learns(setting: MapCell, borders: Sequence[Border]) -> list[str]:
     border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
-    if border is None or setting.width is None or not border.at(setting.width) > setting.rate:
+    if border is None or not border.at(setting.size) > setting.rate:
         return []
-    return [f"above rate {_digit(border.at(setting.width))} its features move"]
+    return [f"above rate {_digit(border.at(setting.size))} its features move"]
 
 
 def _digit(value: float) -> str:
@@ -248,7 +248,7 @@ def _plain_border(border: Border) -> dict[str, Any]:
         "loss": border.loss,
         "name": border.name,
         "words": border.words,
-        "rates": dict(zip(map(str, border.widths), border.rates, strict=True)),
+        "rates": dict(zip(map(str, border.sizes), border.rates, strict=True)),
         "exponent": None if law is None else {"mean": law.exponent, "low": law.low, "high": law.high},
         "prefactor": None if law is None else law.prefactor,
     }

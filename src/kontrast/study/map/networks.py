@@ -70,6 +70,13 @@ def _module_of(path: Path) -> Any:
     return module
 
 
+def model_digest(model: str) -> str:
+    """A hash of the file that defines a model; empty for a function that was passed in Python."""
+    if model.startswith(IN_PYTHON):
+        return ""
+    return hashlib.sha256(Path(model.rpartition(":")[0]).expanduser().read_bytes()).hexdigest()[:16]
+
+
 def takes_width(build: Build) -> bool:
     """Whether a builder is called with a width, `build(width, generator)`, or as `build(generator)`."""
     try:

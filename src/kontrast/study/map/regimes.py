@@ -73,6 +73,7 @@ class MapCell:
 
     Attributes:
         loss: the loss.
+        size: its place on the map's other axis: the width, or the steps of a network without one.
         width: the width; None for a network without one.
         rate: the learning rate in units of the critical rate.
         learning_rate: the learning rate, a geometric mean over the seeds, each with a critical rate of its own.
@@ -87,6 +88,7 @@ class MapCell:
     """
 
     loss: str
+    size: int
     width: int | None
     rate: float
     learning_rate: float

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +16,9 @@ import xarray as xr
 from torch import Tensor, nn
 
 from kontrast.data import Dataset, view_batches
-from kontrast.dynamics import Ending, ManyRuns, critical_rate, optimizer_from, train_many
+from kontrast.dynamics import Ending, ManyRuns, checkpoints_of, critical_rate, optimizer_from, train_many
 from kontrast.losses import ViewLoss, view_loss_from
-from kontrast.nets import Stack, last_features, one_run, parameters_of, pure_function, stack_of
+from kontrast.nets import last_features, one_run, parameters_of, pure_function, stack_of
 from kontrast.runs import generator_for
 from kontrast.study.map.baselines import BASELINES, scores
 from kontrast.study.map.measures import N_PCA_SAMPLES, QUANTITIES, SLICE, Ended, Ground, Probes
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 WATCHED = 256  # held-out samples whose loss and gap are watched
 ENDINGS = tuple(Ending)
 PROBES = ("linear", "knn")
+FEW_STEPS = 8  # whose time tells that of one
 
 
 def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Dataset]:
@@ -38,11 +41,25 @@ def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Datase
     dataset = load_samples(spec)
     samples = Samples.of(spec, dataset)
     starts = [_Start.draw(spec, dataset, samples, width, seed) for seed in seeds]
-    panels = [_panel(spec, samples, starts, name) for name in spec.losses]
+    # A network without a width has steps in its place.
+    max_steps = spec.max_steps if spec.has_width else width
+    panels = [_panel(spec, samples, starts, name, max_steps) for name in spec.losses]
     return [
         xr.concat([panel[i] for panel in panels], dim="panel").assign(_baselines(spec, samples, start))
         for i, start in enumerate(starts)
     ]
+
+
+def seconds_per_step(spec: StudySpec) -> float:
+    """The time of one step at all rates and losses at the narrowest width, from a few of them."""
+    few = dataclasses.replace(spec, n_probe_samples=0, max_steps=FEW_STEPS)
+    dataset = load_samples(spec)
+    samples = Samples.of(few, dataset)
+    starts = [_Start.draw(few, dataset, samples, min(spec.widths), spec.seed)]
+    began = time.monotonic()
+    for name in spec.losses:
+        _train(few, samples, starts, name, FEW_STEPS)
+    return (time.monotonic() - began) / FEW_STEPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,24 +97,40 @@ class _Start:
 # Training
 
 
-def _panel(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str) -> list[xr.Dataset]:
-    """One loss at all rates: a dataset for each start, whose own critical rate is the unit of its rates."""
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """The runs of one loss, and the unit of rates at each start: its own critical rate."""
+
+    rates: np.ndarray
+    units: list[float]
+    runs: ManyRuns
+
+
+def _train(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str, max_steps: int) -> _Trained:
     loss = loss_of(spec, name)
     rates = np.asarray(spec.rates_of(name), dtype=float)
     units = [start.critical_rate(loss) for start in starts]
-    stack = stack_of([start.module for start in starts])
     runs = train_many(
-        stack,
+        stack_of([start.module for start in starts]),
         functools.partial(batch_loss, loss),
         _batches(spec, samples, starts, loss),
         _watched(samples, starts, loss),
         learning_rates=torch.as_tensor(np.outer(units, rates)),
         optimizer=optimizer_from(spec.optimizer, momentum=spec.momentum),
-        max_steps=spec.max_steps,
+        max_steps=max_steps,
         unit_length=loss.scale_free,
         bounded=loss.bounded,
     )
-    return [_measured(name, rates, units[i], stack, runs, start, i) for i, start in enumerate(starts)]
+    return _Trained(rates, units, runs)
+
+
+def _panel(
+    spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str, max_steps: int
+) -> list[xr.Dataset]:
+    """One loss at all rates: a dataset for each start."""
+    trained = _train(spec, samples, starts, name, max_steps)
+    n_checkpoints = len(checkpoints_of(spec.max_steps))
+    return [_measured(name, trained, start, i, n_checkpoints) for i, start in enumerate(starts)]
 
 
 def loss_of(spec: StudySpec, name: str) -> ViewLoss:
@@ -146,13 +179,12 @@ def _watched(samples: Samples, starts: Sequence[_Start], loss: ViewLoss) -> tupl
 # What is stored
 
 
-def _measured(
-    name: str, rates: np.ndarray, unit: float, stack: Stack, runs: ManyRuns, start: _Start, i: int
-) -> xr.Dataset:
-    """The numbers of one start under one loss; NaN for what a run that diverged has not."""
+def _measured(name: str, trained: _Trained, start: _Start, i: int, n_checkpoints: int) -> xr.Dataset:
+    """The numbers of one start under one loss; NaN for what a run that diverged has not, and after the last step."""
+    rates, unit, runs = trained.rates, trained.units[i], trained.runs
     numbers: dict[str, list[float]] = {quantity.name: [] for quantity in QUANTITIES}
     for r, ending in enumerate(runs.endings[i]):
-        run = None if ending is Ending.DIVERGED else _ended(stack, runs, start, i, r)
+        run = None if ending is Ending.DIVERGED else _ended(runs, start, i, r)
         for quantity in QUANTITIES:
             assert quantity.read is not None
             numbers[quantity.name].append(math.nan if run is None else quantity.read(run))
@@ -179,19 +211,21 @@ def _measured(
             runs.still_falling[i].numpy(),
             {"long_name": "share of the loss's whole fall that the last half of the steps added"},
         ),
-        "map_loss": _curve(runs.losses[:, i], "loss of the network at held-out samples"),
-        "map_twin_loss": _curve(runs.twin_losses[:, i], "loss of the linearised twin at held-out samples"),
-        "map_gap_curve": _curve(runs.gaps[:, i], "kernel gap at held-out samples"),
     }
-    coords = {"checkpoint": np.asarray(runs.checkpoints, dtype=np.int32), "panel": name}
-    return xr.Dataset(arrays, coords=coords)
+    curves = {
+        "map_loss": (runs.losses[:, i], "loss of the network at held-out samples"),
+        "map_twin_loss": (runs.twin_losses[:, i], "loss of the linearised twin at held-out samples"),
+        "map_gap_curve": (runs.gaps[:, i], "kernel gap at held-out samples"),
+        "map_checkpoint": (torch.tensor(runs.checkpoints), "steps at which the curves are taken"),
+    }
+    for key, (values, long_name) in curves.items():
+        padded = np.full((n_checkpoints, *values.shape[1:]), np.nan)
+        padded[: len(values)] = values.double().cpu().numpy()
+        arrays[key] = (("rate", "checkpoint")[-values.ndim :], padded.T, {"long_name": long_name})
+    return xr.Dataset(arrays, coords={"panel": name})
 
 
-def _curve(values: Tensor, long_name: str) -> tuple[tuple[str, str], np.ndarray, dict[str, str]]:
-    return ("rate", "checkpoint"), values.T.double().cpu().numpy(), {"long_name": long_name}
-
-
-def _ended(stack: Stack, runs: ManyRuns, start: _Start, i: int, r: int) -> Ended:
+def _ended(runs: ManyRuns, start: _Start, i: int, r: int) -> Ended:
     steps = {name: p[i : i + 1, r : r + 1] for name, p in runs.twin_steps.items()}
     twin = stack_of([start.module])
 
