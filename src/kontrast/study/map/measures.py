@@ -87,6 +87,12 @@ class Ground:
         """The outputs of contrastive PCA of the first features at `test`; None where they have none."""
         return self.pca_outputs(self.origin)
 
+    @functools.cached_property
+    def first_outputs(self) -> Tensor:
+        """The outputs at `test` before training."""
+        with torch.no_grad():
+            return self.function(self.origin, self.test).double()
+
     def pca_outputs(self, parameters: Parameters) -> Tensor | None:
         """The outputs at `test` of contrastive PCA (paper A, (8)) of the features that a run has."""
         with torch.no_grad():
@@ -211,6 +217,10 @@ QUANTITIES = (
         heading="spread",
         write=share,
     ),
+    Quantity(
+        "map_first_rank", "effective rank before training", read=lambda run: effective_rank(run.ground.first_outputs)
+    ),
+    Quantity("map_first_spread", "spread before training", read=lambda run: relative_spread(run.ground.first_outputs)),
     Quantity("map_accuracy", "test accuracy of a linear probe of the trained network", read=lambda run: run.scores[0]),
     Quantity("map_knn", "test accuracy of 20 nearest neighbours in the trained network", read=lambda run: run.scores[1]),
     Quantity(

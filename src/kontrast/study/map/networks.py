@@ -95,7 +95,7 @@ def takes_width(build: Build) -> bool:
 
 def draw_network(spec: StudySpec, dataset: Dataset, width: int, seed: int) -> nn.Module:
     """The network of a width and a seed in float32, at its start."""
-    generator = generator_for(seed, width, 2)
+    generator = generator_for(seed, width if spec.has_width else 0, 2)
     if spec.model is None:
         return MLP(
             dataset.rows.shape[1],
@@ -131,7 +131,7 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
     """Try a user's network on two samples at each width before any work; the dimension of its outputs."""
     assert spec.model is not None
     samples, sizes, shapes = Samples.of(spec, Dataset(dataset.x[:2], None, dataset.name)), {}, set()
-    for width in spec.widths:
+    for width in spec.widths if spec.has_width else spec.widths[:1]:
         module = draw_network(spec, dataset, width, spec.seed)
         require_deterministic(module)
         sizes[width] = sum(p.numel() for p in parameters_of(module).values())

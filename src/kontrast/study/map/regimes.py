@@ -137,6 +137,12 @@ def _number(cell: MapCell, name: str) -> float:
     return cell.numbers[name].mean
 
 
+def _has_fallen(cell: MapCell, name: str, level: float) -> bool:
+    """Whether a measure of collapse is below its level and half of its start's; outputs all alike have no rank."""
+    now, start = _number(cell, f"map_{name}"), _number(cell, f"map_first_{name}")
+    return not now >= level and not now >= start / 2
+
+
 RULES = (
     RegimeRule(
         Regime.DIVERGED,
@@ -146,13 +152,13 @@ RULES = (
     ),
     RegimeRule(
         Regime.COLLAPSED,
-        f"the embedding has an effective rank below {LINE:g}, or less than a tolerance of {{tolerance}} of its squared "
-        "norm is not its mean",
+        f"the effective rank has fallen below {LINE:g}, or the share of the squared norm that is not the mean below a "
+        "tolerance of {tolerance}, to less than half of the start's",
         lambda cell, thresholds: (
-            not _number(cell, "map_rank") >= LINE or not _number(cell, "map_spread") >= thresholds.tolerance
+            _has_fallen(cell, "rank", LINE) or _has_fallen(cell, "spread", thresholds.tolerance)
         ),
         lambda cell, thresholds: (
-            not cell.numbers["map_rank"].high >= LINE or not cell.numbers["map_spread"].high >= thresholds.tolerance
+            cell.numbers["map_rank"].below(LINE) or cell.numbers["map_spread"].below(thresholds.tolerance)
         ),
     ),
     RegimeRule(
