@@ -27,6 +27,7 @@ from kontrast.errors import InputError, StoreError
 from kontrast.losses import SIMILARITIES, link_from, similarity_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
+from kontrast.study.arrival import plan_pca
 from kontrast.study.labels import label_problem
 from kontrast.study.probes import probe_problem
 
@@ -62,7 +63,10 @@ class StudySpec:
         n_steps: steps of gradient descent.
         learning_rates: one for all similarities, or one per similarity, as in (0.1, 0.003). None is 0.1 for cosine and
             0.25/mean |x|^2 for dot.
-        pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca).
+        pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca). None is the
+            longest that does not overshoot.
+        pca_d_out: dimension of the orthonormal run. None is that of the largest eigengap, up to d_out.
+        pca_steps: steps of the orthonormal run. None is as many as it needs to arrive at PCA.
         n_ntk_points: number of samples at which the NTK is measured.
         n_probe_samples: labelled samples that train a probe, and as many that test it; 0 for no probes. None is up to
             500.
@@ -70,6 +74,7 @@ class StudySpec:
             the widest network.
         device: "cpu", "cuda", "cuda:1", …
         dtype: "float64" or "float32".
+        pca_outlook: why the orthonormal run will not arrive at PCA, filled in by `prepare`; empty where it will.
         data_digest: hash of the data, filled in by `prepare`.
         format: version of the stored cells.
     """
@@ -93,12 +98,15 @@ class StudySpec:
     n_seeds: int = 5
     n_steps: int = 200
     learning_rates: tuple[float, ...] | None = None
-    pca_learning_rate: float = 1.0
+    pca_learning_rate: float | None = None
+    pca_d_out: int | None = None
+    pca_steps: int | None = None
     n_ntk_points: int = 50
     n_probe_samples: int | None = None
     label_curves: bool = False
     device: str = "cpu"
     dtype: str = "float64"
+    pca_outlook: str = ""
     data_digest: str = ""
     format: int = FORMAT
 
@@ -106,6 +114,7 @@ class StudySpec:
         "similarities": "--similarity",
         "learning_rates": "--learning-rate",
         "n_ntk_points": None,
+        "pca_outlook": None,
         "data_digest": None,
         "format": None,
     }
@@ -150,16 +159,35 @@ class StudySpec:
         n_points = self.n_samples * (1 + self.n_positives)
         if self.parametrization != "ntk":
             return f"paper A's network (7) is one in ntk parametrization, and these are {self.parametrization}"
-        if min(self.widths) < self.d_out:
-            return f"{self.d_out} orthonormal columns need a width of {self.d_out}, and one is {min(self.widths)}"
-        if n_points <= self.d_out:
-            return f"{n_points} points have no unique PCA of {self.d_out} dimensions"
+        d_out = self.pca_d_out
+        if min(self.widths) < (d_out or 2):
+            columns = f"{d_out} orthonormal columns need" if d_out else "PCA of one dimension needs"
+            return f"{columns} a width of {d_out or 2}, and one is {min(self.widths)}"
+        if d_out and n_points <= d_out:
+            return f"{n_points} points have no unique PCA of {d_out} dimensions"
         return ""
 
     @property
     def record_steps(self) -> list[int]:
         """About 24 steps, evenly spaced on a logarithmic axis, with the first and the last."""
-        return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
+        return _spaced(self.n_steps)
+
+    @property
+    def pca_run(self) -> tuple[int, int, float]:
+        """Dimension, steps and learning rate of the orthonormal run, once `prepare` has filled them in."""
+        assert self.pca_d_out is not None, "the spec was not prepared"
+        assert self.pca_steps is not None
+        assert self.pca_learning_rate is not None
+        return self.pca_d_out, self.pca_steps, self.pca_learning_rate
+
+    @property
+    def pca_record_steps(self) -> list[int]:
+        """As `record_steps`, of the orthonormal run."""
+        return _spaced(self.pca_run[1])
+
+
+def _spaced(n_steps: int) -> list[int]:
+    return sorted({round(step) for step in np.geomspace(1, n_steps, 24)})
 
 
 def require_current(spec: StudySpec) -> None:
@@ -198,7 +226,7 @@ def prepare(spec: StudySpec) -> StudySpec:
         raise InputError(f"label_curves needs labels but {spec.data!r} {problem}; leave label_curves out")
     view = parse_view(spec.views) if spec.views is not None else default_view(dataset)
     view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
-    return dataclasses.replace(
+    spec = dataclasses.replace(
         spec,
         views=str(view),
         learning_rates=spec.learning_rates or _automatic_rates(spec, dataset),
@@ -206,6 +234,7 @@ def prepare(spec: StudySpec) -> StudySpec:
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
     )
+    return dataclasses.replace(spec, **plan_pca(spec, dataset))
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
@@ -267,13 +296,18 @@ def _several(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
-    positive = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
+    positive = {name: getattr(spec, name) for name in ("temperature", "delta")}
+    if spec.pca_learning_rate is not None:
+        positive["pca_learning_rate"] = spec.pca_learning_rate
     require_positive(**positive)  # also where this study's link has no use for them
     counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
     whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}
     whole["n_samples"] = require_whole("n_samples", spec.n_samples, least=2, most=LARGEST)  # a negative is another one
     if spec.n_probe_samples is not None:
         whole["n_probe_samples"] = require_whole("n_probe_samples", spec.n_probe_samples, least=0, most=LARGEST)
+    for name in ("pca_d_out", "pca_steps"):
+        if getattr(spec, name) is not None:
+            whole[name] = require_whole(name, getattr(spec, name), most=LARGEST)
     given = _several("widths", spec.widths)
     widths = tuple(as_whole(width) or 0 for width in given)
     if not widths or min(widths) < 1 or len(set(widths)) < len(widths):
