@@ -63,6 +63,7 @@ def study(
         "kernel_diverged": (dims, np.full(shape[:3], kernel_diverged, dtype=np.int32)),
         "stopped_at": (dims, stopped),
         "learning_rate": (dims, np.full(shape[:3], 0.1)),
+        "ntk_scale": (dims, np.full(shape[:3], 250.0)),
         "n_classes": (dims[1:], np.zeros(shape[1:3], dtype=np.int32)),
     }
     coords = {"similarity": ["cosine"], "width": list(spec.widths), "seed": range(spec.n_seeds), "step": steps}

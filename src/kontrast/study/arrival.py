@@ -67,7 +67,7 @@ class _Forecast:
     def rate(self) -> float:
         """The longest step that overshoots in no cell, in two digits; 1 where there is none."""
         longest = min((it.learning_rate for it in self.descents), default=1.0)
-        return _two_digits(longest, math.floor)
+        return two_digits(longest, math.floor)
 
     def gap(self, k: int) -> float:
         """The smallest λ_k − λ_(k+1)."""
@@ -85,7 +85,7 @@ class _Forecast:
     def steps(self, k: int, rate: float) -> float:
         """The steps that the slowest cell needs, in two digits; infinite where one never arrives."""
         slowest = max((it.steps_to(AIM * ARRIVED, k, learning_rate=rate) for it in self.descents), default=math.inf)
-        return max(1, _two_digits(slowest * (STAND_IN if self.stand_ins else 1), math.ceil))
+        return max(1, two_digits(slowest * (STAND_IN if self.stand_ins else 1), math.ceil))
 
     def doubt(self, k: int, rate: float, n_steps: int) -> str:
         """Why k dimensions are not reached in these steps, and what would be; advice only where it helps."""
@@ -165,7 +165,7 @@ def _about(steps: float) -> str:
     return f"about {steps:,.0f}" if steps < 1e12 else "very many"
 
 
-def _two_digits(value: float, rounded: Callable[[float], int]) -> float:
+def two_digits(value: float, rounded: Callable[[float], int]) -> float:
     """The value rounded up or down to two digits; one that is infinite or zero as it is."""
     if not math.isfinite(value) or value == 0:
         return value

@@ -33,7 +33,7 @@ from kontrast.pca import (
     row_difference,
     train_pca_network,
 )
-from kontrast.study.arrival import DOUBT, MOST_STEPS
+from kontrast.study.arrival import DOUBT, MOST_STEPS, two_digits
 from kontrast.study.cell import Cell
 from kontrast.study.over_seeds import about_width, over_widths, seed_means, trend, whole_steps
 from kontrast.study.probes import Embedding
@@ -314,7 +314,7 @@ class PCAVerdict(Enum):
     PCA_OF_LEARNED_FEATURES = "learning: PCA of features that training has changed"
     STILL = "training has barely moved the network, too little to judge"
     PCA_UNDERWAY = "on its way to PCA of its starting features, not there yet"
-    UNDERTRAINED = "trained too little to tell: with frozen features it would not be at PCA yet either"
+    UNDERTRAINED = "not trained far enough to tell whether it is PCA"
     NOT_CONVERGED = "not PCA, neither of its starting features nor of its present ones"
     UNDEFINED = "PCA is not unique here (a zero eigengap)"
     DIVERGES = "training diverges, and no PCA describes where it goes"
@@ -421,10 +421,10 @@ def _advice(found: PCAFindings, thresholds: Thresholds) -> str:
             f"{away}, though {found.step} steps of {found.learning_rate:g} are enough for an eigengap of {gap:.2g}: "
             "the steps are too long, lower the PCA learning rate"
         )
-    needed = found.step + pace * math.log(sine / thresholds.pca_tolerance)
+    needed = two_digits(found.step + pace * math.log(sine / thresholds.pca_tolerance), math.ceil)
     if needed > MOST_STEPS:
         return f"{away}: an eigengap of {gap:.2g} is too small for descent to arrive in {MOST_STEPS:,} steps"
-    return f"{away}: for an eigengap of {gap:.2g} give it about pca_steps={float(f'{needed:.1g}'):.0f}"
+    return f"{away}: with an eigengap of {gap:.2g} it takes about pca_steps={needed:.0f}"
 
 
 def _other_dimension(found: PCAFindings) -> str:
@@ -500,7 +500,7 @@ RULES = (
     ),
     Rule(
         PCAVerdict.UNDERTRAINED,
-        "the twin with frozen features is not within {pca_tolerance} of PCA of C̃(0) either, so the run is too short",
+        "the twin with frozen features is not within {pca_tolerance} of PCA of C̃(0) either",
         _twin_is_away,
         lambda found, thresholds: f"{_apart(found)}; {_advice(found, thresholds)}",
     ),

@@ -58,8 +58,7 @@ def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) ->
 def pca_table(found: PCAFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of the orthonormal run."""
     when = f"means at step {found.step}" if found.step is not None else "no step at which all runs are whole"
-    size = f"{found.d_out} {'dimension' if found.d_out == 1 else 'dimensions'}"
-    title = f"orthonormal output layer, {size}, learning rate {found.learning_rate:g}, {when}"
+    title = f"orthonormal output layer of dimension {found.d_out}, learning rate {found.learning_rate:g}, {when}"
     return _width_table(title, found, pca.QUANTITIES, {}, in_terminal=in_terminal)
 
 
