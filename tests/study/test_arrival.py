@@ -66,7 +66,7 @@ def test_a_wide_network_arrives_with_its_twin() -> None:
 def test_the_plan_is_that_of_a_slow_look_at_every_cell() -> None:
     """The same eigenvalues of C̃ itself, by hand: which gap is the largest in the worst cell, and how long a step is."""
     spec = prepare(DIGITS)
-    shares, spreads = [], []
+    gaps, spreads = [], []
     for width in spec.widths:
         for seed in range(spec.n_seeds):
             cell = draw_cell(spec, width, seed)
@@ -78,8 +78,8 @@ def test_the_plan_is_that_of_a_slow_look_at_every_cell() -> None:
                 S[cell.pairs.negative[n, 0], cell.pairs.anchor[n]] -= 1 / 12
             values = torch.linalg.eigvalsh(phi.T @ (S + S.T) @ phi / 2).flip(0)
             spreads.append(float(values[0] - values[-1]))
-            shares.append((values[:5] - values[1:6]) / spreads[-1])
-    worst = torch.stack(shares).amin(0)
+            gaps.append(values[:5] - values[1:6])
+    worst = torch.stack(gaps).amin(0)
     assert spec.pca_d_out == int(worst.argmax()) + 1
     assert spec.pca_learning_rate == pytest.approx(0.5 / max(spreads), rel=0.1)
     assert spec.pca_learning_rate <= 0.5 / max(spreads)
@@ -164,8 +164,8 @@ def test_what_takes_too_long_is_out_of_reach_and_no_advice_is_given(monkeypatch:
     assert needed > 2 * spec.n_steps  # twice what was asked for would be bearable
     assert spec.pca_steps == spec.n_steps
     assert re.search(
-        r"20 are given; PCA is out of reach for these data: up to dimension 5 the largest eigengap is 0\.\d+ of the "
-        rf"span of the eigenvalues, which takes about {needed} steps$",
+        r"20 are given; PCA is out of reach for these data: the eigenvalues of C̃ span 0\.\d+, and the largest eigengap "
+        rf"up to dimension 5 is 0\.\d+ in one of the cells, which takes about {needed} steps$",
         spec.pca_outlook,
     )
     assert prepare(spec) == spec
@@ -191,7 +191,7 @@ def test_many_points_are_planned_for_by_a_narrower_network(monkeypatch: pytest.M
 
     whole = prepare(DIGITS)
     monkeypatch.setattr("kontrast.study.arrival.draw_net", draw)
-    monkeypatch.setattr("kontrast.study.arrival.LARGEST", 20)  # below the 24 points
+    monkeypatch.setattr("kontrast.study.arrival.LARGEST_MATRIX", 20)  # below the 24 points
     spec = prepare(DIGITS)
     assert set(seen) == {16, 20}
     assert spec.pca_outlook == ""

@@ -95,6 +95,8 @@ def test_a_cell_holds_the_pca_view_and_the_probes(cell: xr.Dataset) -> None:
     assert ((cell.probe_accuracy >= 0) & (cell.probe_accuracy <= 1)).all()
     assert int(cell.probe_overlap) == 0
     assert int(cell.n_classes) == 10
+    sizes = dict(zip(cell.embedding.values.tolist(), cell.probe_dimension.values.tolist(), strict=True))
+    assert sizes == dict.fromkeys(EMBEDDINGS, 3) | {"pixels": 64, "chance": 0}
     scores = dict(zip(cell.embedding.values.tolist(), cell.probe_accuracy.values.tolist(), strict=True))
     assert scores["pixels"] > 0.75 > scores["random"] > scores["chance"]
 

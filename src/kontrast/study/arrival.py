@@ -25,15 +25,15 @@ DOUBT = "the PCA part will not arrive: "  # how every doubt begins
 ARRIVED = 0.05  # the largest sine to PCA of C̃(0) at which the twin with frozen features has arrived
 AIM = 0.5  # of it: the closed form's steps are good to a factor of two in the sine
 MOST_STEPS = 2000  # that a study takes unasked, and advises: 5 s per cell at width 512 with 100 points
-LARGEST = 1024  # the largest matrix that is decomposed here: 0.3 s; a wider network has one of this width in its place
+LARGEST_MATRIX = 1024  # that is decomposed here, in 0.3 s; for a wider network stands one of this width
 STAND_IN = 2.0  # factor on the steps then: the start of the wider one is another, and may be less lucky
 
 
 def plan_pca(spec: StudySpec, dataset: Dataset) -> dict[str, Any]:
     """The fields of the orthonormal run that the spec leaves open, and in `pca_outlook` why it will not arrive.
 
-    One choice for all cells: the dimension whose relative eigengap is the largest in the worst of them, the longest
-    steps that overshoot in none of them, and as many as the slowest one needs.
+    One choice for all cells: the dimension whose eigengap is the largest in the worst of them, the longest steps that
+    overshoot in none of them, and as many as the slowest one needs.
     """
     if spec.without_pca:
         return {"pca_outlook": ""}
@@ -73,19 +73,16 @@ class _Forecast:
         """The smallest λ_k − λ_(k+1)."""
         return min(it.gap(k) for it in self.descents)
 
-    def relative_gap(self, k: int) -> float:
-        """The smallest (λ_k − λ_(k+1)) / (λ_1 − λ_M), which decides how many steps of the longest rate are needed."""
-        return min(it.gap(k) / it.spread for it in self.descents)
-
     @property
     def best(self) -> int:
-        """The dimension of the largest relative eigengap; the first of equals."""
-        return max(range(1, self.most + 1), key=self.relative_gap) if self.descents else 1
+        """The dimension of the largest eigengap; all cells share one rate, so the smallest gap decides their steps."""
+        return max(range(1, self.most + 1), key=self.gap) if self.descents else 1
 
     def steps(self, k: int, rate: float) -> float:
         """The steps that the slowest cell needs, in two digits; infinite where one never arrives."""
         slowest = max((it.steps_to(AIM * ARRIVED, k, learning_rate=rate) for it in self.descents), default=math.inf)
-        return max(1, two_digits(slowest * (STAND_IN if self.stand_ins else 1), math.ceil))
+        steps = two_digits(slowest * (STAND_IN if self.stand_ins else 1), math.ceil)
+        return max(1.0, float(math.ceil(steps))) if math.isfinite(steps) else steps
 
     def doubt(self, k: int, rate: float, n_steps: int) -> str:
         """Why k dimensions are not reached in these steps, and what would be; advice only where it helps."""
@@ -117,8 +114,8 @@ class _Forecast:
         if not self.descents:
             return "PCA is out of reach for these data"
         return (
-            f"PCA is out of reach for these data: up to dimension {self.most} the largest eigengap is "
-            f"{self.relative_gap(self.best):.1g} of the span of the eigenvalues, which takes "
+            f"PCA is out of reach for these data: the eigenvalues of C̃ span {self.spread:.2g}, and the largest "
+            f"eigengap up to dimension {self.most} is {self.gap(self.best):.2g} in one of the cells, which takes "
             f"{_about(self.steps(self.best, self.rate))} steps"
         )
 
@@ -126,7 +123,7 @@ class _Forecast:
 def _forecast(spec: StudySpec, dataset: Dataset) -> _Forecast:
     n_points = spec.n_samples * (1 + spec.n_positives)
     most = min(spec.d_out, min(spec.widths) - 1, n_points - 1)
-    widths = {min(width, LARGEST) if n_points > LARGEST else width for width in spec.widths}
+    widths = {min(width, LARGEST_MATRIX) if n_points > LARGEST_MATRIX else width for width in spec.widths}
     descents = [
         descent
         for seed in range(spec.n_seeds)

@@ -65,7 +65,7 @@ class StudySpec:
             0.25/mean |x|^2 for dot.
         pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca). None is the
             longest that does not overshoot.
-        pca_d_out: dimension of the orthonormal run. None is that of the largest eigengap, up to d_out.
+        pca_d_out: dimension of the orthonormal run. None is that of the largest eigengap. It is then at most d_out.
         pca_steps: steps of the orthonormal run. None is as many as it needs to arrive at PCA.
         n_ntk_points: number of samples at which the NTK is measured.
         n_probe_samples: labelled samples that train a probe, and as many that test it; 0 for no probes. None is up to
