@@ -25,8 +25,8 @@ CLASSES = {
 }
 STUDY = (
     "data split image-shape samples views positives negatives similarity link temperature delta activation depth "
-    "parametrization d-out widths seeds steps learning-rate pca-learning-rate probe-samples label-curves device dtype "
-    "tolerance pca-tolerance probe-margin output resume workers json debug help"
+    "parametrization d-out widths seeds steps learning-rate pca-learning-rate pca-d-out pca-steps probe-samples "
+    "label-curves device dtype tolerance pca-tolerance probe-margin output resume workers json debug help"
 )
 EMBED = (
     "components width features activation depth similarity views n-views ridge image-shape device dtype seed time flow "

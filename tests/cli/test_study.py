@@ -75,6 +75,30 @@ def test_thresholds_are_options_of_study_and_report(kontrast: Kontrast, finished
     assert json.loads(kontrast("report", finished, "--json").out)["pca"]["verdict"] != "pca"
 
 
+def test_a_pca_part_that_cannot_arrive_is_one_line_before_the_run(kontrast: Kontrast, tmp_path: Path) -> None:
+    few = ("--pca-d-out", "3", "--pca-steps", "2", "--similarity", "cosine", "--probe-samples", "0", "--workers", 1)
+    done = kontrast("study", *TINY, *few, "-o", tmp_path / "s", "--json")
+    said, *_ = done.err.splitlines()
+    assert re.fullmatch(
+        r"the PCA part will not arrive: at dimension 3 the eigengap is [\d.e-]+ and needs about [\d,]+ steps, 2 are "
+        r"given; with --pca-.*",
+        said,
+    )
+    content = json.loads(done.out)
+    assert content["pca_outlook"] == content["spec"]["pca_outlook"] == content["pca"]["outlook"]
+    assert content["pca_outlook"].startswith(said.split(";")[0])
+    assert content["pca"]["d_out"] == 3
+    assert content["pca"]["step"] == 2
+    assert content["pca"]["verdict"] in ("undertrained", "pca_underway", "still")
+
+
+def test_a_pca_part_that_arrives_needs_no_words_before(kontrast: Kontrast, finished: Path) -> None:
+    assert "will not arrive" not in kontrast("study", *TINY, "-o", finished).err
+    content = json.loads(kontrast("report", finished, "--json").out)
+    assert content["pca_outlook"] == ""
+    assert max(content["pca"]["means"]["pca_angle_frozen"]) < 0.05
+
+
 def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     findings = find(study(label_curves=True))
     show_findings(findings, Path("report.html"), as_json=False)

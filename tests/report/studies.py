@@ -37,7 +37,15 @@ def study(
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
     small = StudySpec(
-        widths=(16, 64, 256), n_seeds=3, n_steps=60, views="crop:0.5,1.0", data_digest="61cc0492", n_probe_samples=500
+        widths=(16, 64, 256),
+        n_seeds=3,
+        n_steps=60,
+        pca_learning_rate=1.0,
+        pca_d_out=10,
+        pca_steps=40,
+        views="crop:0.5,1.0",
+        data_digest="61cc0492",
+        n_probe_samples=500,
     )
     spec = dataclasses.replace(small, similarities=similarities, **{"learning_rates": rates, **fields})
     runs = {"dot": later_when_wider} if diverging is None else diverging
@@ -50,7 +58,8 @@ def study(
     if flat_gap:
         result["kernel_gap"] = result.kernel_gap * (result.width / 16.0) ** 0.75
     if not spec.without_pca:
-        result = result.assign(_orthonormal(spec, pca_diverging, scale or {}))
+        orthonormal = _orthonormal(spec, pca_diverging, scale or {})
+        result = result.assign(orthonormal).assign_coords(orthonormal.coords)
     result["n_classes"] = xr.full_like(result.diverged.isel(similarity=0, drop=True), n_classes)
     if spec.n_probe_samples:
         probes = _probes(spec, result)
@@ -77,7 +86,7 @@ def _described(
 
 
 def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, float]) -> xr.Dataset:
-    widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.record_steps, dtype=float)
+    widths, steps = np.array(sorted(spec.widths), dtype=float), np.array(spec.pca_record_steps, dtype=float)
     w, s, t = np.meshgrid(widths, np.arange(spec.n_seeds, dtype=float), steps, indexing="ij")
     noise, grown = 1 + 0.1 * np.sin(3 * s + np.log2(w)), np.log1p(t) / np.log1p(steps[-1])
     formulas = {
@@ -96,13 +105,14 @@ def _orthonormal(spec: StudySpec, diverges: Divergence, scale: Mapping[str, floa
         values[name] = value * scale.get(name, 1.0)
     dims = ("width", "seed")
     return xr.Dataset(
-        _described(pca.QUANTITIES, (*dims, "step"), values)
+        _described(pca.QUANTITIES, (*dims, "pca_step"), values)
         | {
             "pca_diverged": (dims, np.isfinite(stopped).astype(np.int32)),
-            "pca_stopped_at": (dims, np.where(np.isfinite(stopped), stopped, spec.n_steps).astype(np.int32)),
+            "pca_stopped_at": (dims, np.where(np.isfinite(stopped), stopped, steps[-1]).astype(np.int32)),
             "pca_not_unique": (dims, np.zeros(stopped.shape, dtype=np.int32)),
             "eigengap_start": (dims, np.full(stopped.shape, 0.02)),
-        }
+        },
+        coords={"pca_step": steps.astype(np.int32)},
     )
 
 
@@ -114,6 +124,11 @@ def _embeddings(spec: StudySpec) -> list[str]:
         *(() if spec.without_pca else ("pca", "trained", "iterative")),
     }
     return [name for name in EMBEDDINGS if name in there]
+
+
+def _dimensions(spec: StudySpec, names: list[str], shape: tuple[int, ...]) -> np.ndarray:
+    sizes = {"pixels": 784, "pixel-pca": spec.d_out, "chance": 0, **dict.fromkeys(spec.similarities, spec.d_out)}
+    return np.stack([np.full(shape, sizes.get(name, spec.pca_d_out), dtype=np.int32) for name in names])
 
 
 def _labels(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
@@ -156,6 +171,7 @@ def _probes(spec: StudySpec, result: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(
         {
             "probe_accuracy": (("embedding", "width", "seed"), scores),
+            "probe_dimension": (("embedding", "width", "seed"), _dimensions(spec, names, widths.shape)),
             "probe_overlap": (("width", "seed"), np.zeros(widths.shape, dtype=np.int32)),
         },
         coords={"embedding": names},

@@ -63,6 +63,7 @@ def study(
         "kernel_diverged": (dims, np.full(shape[:3], kernel_diverged, dtype=np.int32)),
         "stopped_at": (dims, stopped),
         "learning_rate": (dims, np.full(shape[:3], 0.1)),
+        "ntk_scale": (dims, np.full(shape[:3], 250.0)),
         "n_classes": (dims[1:], np.zeros(shape[1:3], dtype=np.int32)),
     }
     coords = {"similarity": ["cosine"], "width": list(spec.widths), "seed": range(spec.n_seeds), "step": steps}
@@ -212,3 +213,15 @@ def test_few_widths_still_give_a_verdict(widths: tuple[int, ...]) -> None:
     assert one(spec=spec, gap_at_64=0.9).verdict is KernelVerdict.UNDECIDED
     diverged = one(spec=spec, diverged_at={(i, j): 40 for i in range(len(widths)) for j in range(3)})
     assert "step 40" in diverged.sentence
+
+
+def test_changes_of_the_size_of_rounding_have_no_law_in_the_width() -> None:
+    """Those of the kernel are measured by the kernel's own size, shares by one."""
+    result = study()
+    assert {"ntk_drift_max", "kernel_gap"} <= find(result).similarities[0].exponents.keys()
+    result["ntk_drift_max"], result["ntk_scale"] = result.ntk_drift_max * 1e12, result.ntk_scale * 1e24
+    found = find(result).similarities[0]
+    assert "ntk_drift_max" not in found.exponents
+    assert "ntk_drift_fro" in found.exponents
+    result["kernel_gap"] = result.kernel_gap.where(result.width > 64, 1e-12)
+    assert "kernel_gap" not in find(result).similarities[0].exponents

@@ -139,7 +139,10 @@ def test_the_widest_cell_has_curves_and_the_others_have_none(spec: StudySpec) ->
     assert np.isnan(narrow[NAMES].to_dataarray()).all()
     plain = measure_cell(dataclasses.replace(spec, label_curves=False), 16, 0)
     assert not set(NAMES) & set(plain.data_vars)
-    xr.testing.assert_identical(plain, wide.drop_vars([*NAMES, "label_samples", "representation", "n_labels"]))
+    others = [*NAMES, "label_dimension", "label_samples", "representation", "n_labels"]
+    xr.testing.assert_identical(plain, wide.drop_vars(others))
+    sizes = dict(zip(wide.representation.values.tolist(), wide.label_dimension.values.tolist(), strict=True))
+    assert (sizes["cosine"], sizes["pca"], sizes["pixels"], sizes["ntk"]) == (2, spec.pca_d_out, 5, 0)
 
 
 def test_single_precision_and_other_networks_have_curves_too(spec: StudySpec) -> None:

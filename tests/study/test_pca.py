@@ -20,7 +20,18 @@ from kontrast.runs.records import generator_for
 from kontrast.study import PCAFindings, PCAVerdict, StudySpec, Thresholds, pca, prepare
 from kontrast.study.cell import Cell, draw_cell
 
-TINY = StudySpec(data="digits", n_samples=6, d_out=2, widths=(16,), n_seeds=1, n_steps=12, delta=0.05)
+TINY = StudySpec(
+    data="digits",
+    n_samples=6,
+    d_out=2,
+    widths=(16,),
+    n_seeds=1,
+    n_steps=5,
+    delta=0.05,
+    pca_learning_rate=1.0,
+    pca_d_out=2,
+    pca_steps=12,
+)
 NAMES = [quantity.name for quantity in pca.QUANTITIES]
 
 
@@ -83,7 +94,7 @@ def test_a_view_is_what_a_slow_hand_written_run_measures() -> None:
         V, W = (V_ - dV).detach(), descend(W_.detach(), dW)
         frozen = descend(frozen, -2 * C0 @ frozen)
         if step in (1, 5, 12):
-            seen = view.measures.sel(step=step)
+            seen = view.measures.sel(pca_step=step)
             F = features(x, V, 0.05)
             C = F.T @ S @ F
             now, gap = top(C, 2)
@@ -108,8 +119,8 @@ def test_a_view_is_what_a_slow_hand_written_run_measures() -> None:
 
 def test_a_wide_net_with_one_output_is_pca_of_its_first_features() -> None:
     """Claim A.pca: in the window 1/(η·gap) ≪ t ≪ M/η."""
-    spec = dataclasses.replace(TINY, d_out=1, n_steps=150, widths=(1024,), n_samples=20)
-    last = view_of(spec, width=1024)[0].measures.isel(step=-1)
+    spec = dataclasses.replace(TINY, pca_d_out=1, pca_steps=150, widths=(1024,), n_samples=20)
+    last = view_of(spec, width=1024)[0].measures.isel(pca_step=-1)
     assert float(last.pca_angle_start) < 0.05
     assert float(last.pca_angle_frozen) < float(last.pca_angle_start)
     assert float(last.matrix_drift) < 0.05
@@ -117,8 +128,8 @@ def test_a_wide_net_with_one_output_is_pca_of_its_first_features() -> None:
 
 
 def test_long_training_leaves_pca_of_the_first_features_for_that_of_its_own() -> None:
-    spec = dataclasses.replace(TINY, d_out=1, n_steps=600, n_samples=20)
-    last = view_of(spec, width=16)[0].measures.isel(step=-1)
+    spec = dataclasses.replace(TINY, pca_d_out=1, pca_steps=600, n_samples=20)
+    last = view_of(spec, width=16)[0].measures.isel(pca_step=-1)
     assert float(last.pca_angle_start) > 0.3
     assert float(last.pca_angle_now) < 0.1
 
@@ -192,7 +203,7 @@ def test_an_overflow_is_recorded_and_embeds_nothing(monkeypatch: pytest.MonkeyPa
     assert view.embeddings["trained"] is None
     assert view.embeddings["pca"] is not None
     for name in set(NAMES) - {"pca_angle_frozen"}:
-        assert (np.isfinite(view.measures[name]) == (view.measures.step < 5)).all(), name
+        assert (np.isfinite(view.measures[name]) == (view.measures.pca_step < 5)).all(), name
 
 
 def test_steps_of_any_length_end_no_run() -> None:
@@ -204,14 +215,14 @@ def test_the_same_spec_gives_the_same_numbers() -> None:
     xr.testing.assert_identical(view_of(TINY)[0].measures, view_of(TINY)[0].measures)
 
 
-SPEC = StudySpec(widths=(64, 128, 256, 512), n_seeds=3, n_steps=100)
+SPEC = StudySpec(widths=(64, 128, 256, 512), n_seeds=3, n_steps=7, pca_learning_rate=1.0, pca_d_out=10, pca_steps=100)
 
 
 def runs(
     *, start: float = 0.05, now: float = 0.01, frozen: float = 0.01, exponent: float = -1.0, gap: float = 0.05
 ) -> xr.Dataset:
     """Sines to PCA that are given at width 512, after 100 steps; that of C̃(0) follows a law in the width."""
-    widths, steps = np.array(SPEC.widths, dtype=float), np.array(SPEC.record_steps)
+    widths, steps = np.array(SPEC.widths, dtype=float), np.array(SPEC.pca_record_steps)
     shape = (4, 3, len(steps))
     noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(shape))
     law = (widths / 512)[:, None, None] ** exponent
@@ -225,14 +236,14 @@ def runs(
     }
     dims = ("width", "seed")
     return xr.Dataset(
-        {name: ((*dims, "step"), value) for name, value in values.items()}
+        {name: ((*dims, "pca_step"), value) for name, value in values.items()}
         | {
             "pca_diverged": (dims, np.zeros((4, 3), dtype=np.int32)),
             "pca_stopped_at": (dims, np.full((4, 3), 100, dtype=np.int32)),
             "pca_not_unique": (dims, np.zeros((4, 3), dtype=np.int32)),
             "eigengap_start": (dims, np.full((4, 3), gap)),
         },
-        coords={"width": list(SPEC.widths), "seed": range(3), "step": steps},
+        coords={"width": list(SPEC.widths), "seed": range(3), "pca_step": steps},
     )
 
 
@@ -271,7 +282,7 @@ def test_a_falling_sine_says_which_width_would_do() -> None:
 def test_a_twin_that_has_not_arrived_promises_nothing_about_wider_nets() -> None:
     found = judged(runs(start=0.5, now=0.5, frozen=0.5, exponent=-0.2))
     assert found.exponents["pca_angle_start"].high < 0
-    assert found.verdict is PCAVerdict.NOT_CONVERGED
+    assert found.verdict is PCAVerdict.UNDERTRAINED
 
 
 def test_pca_of_the_present_features_is_learning() -> None:
@@ -284,21 +295,34 @@ def test_pca_of_the_present_features_is_learning() -> None:
 
 
 @pytest.mark.parametrize(
-    "frozen, gap, advice",
+    "frozen, gap, verdict, advice",
     [
-        (
-            0.9,
-            0.001,
-            "an eigengap of 0.001 takes several times 500 steps; train for more steps, or lower the output dimension",
-        ),
-        (0.9, 0.5, "takes about 1 steps: the steps are too long, lower the PCA learning rate"),
-        (0.02, 0.001, "the features move faster than W can follow: lower the PCA learning rate"),
+        (0.9, 0.001, PCAVerdict.UNDERTRAINED, "with an eigengap of 0.001 it takes about pca_steps=1300"),
+        (0.9, 1e-5, PCAVerdict.UNDERTRAINED, "is too small for descent to arrive in 2,000 steps"),
+        (0.9, 0.5, PCAVerdict.UNDERTRAINED, "the steps are too long, lower the PCA learning rate"),
+        (0.02, 0.001, PCAVerdict.NOT_CONVERGED, "the features move faster than W can follow: take larger widths"),
     ],
 )
-def test_what_has_not_arrived_says_what_to_do(frozen: float, gap: float, advice: str) -> None:
+def test_what_has_not_arrived_says_what_to_do(frozen: float, gap: float, verdict: PCAVerdict, advice: str) -> None:
     found = judged(runs(start=0.9, now=0.9, frozen=frozen, exponent=0.0, gap=gap))
-    assert found.verdict is PCAVerdict.NOT_CONVERGED
-    assert advice in found.sentence
+    assert found.verdict is verdict
+    assert found.sentence.endswith(advice)
+
+
+def test_what_was_known_before_the_run_is_said_again_after_it() -> None:
+    known = "the PCA part will not arrive: at dimension 10 it needs 3,000 steps; with pca_d_out=1 it takes 90"
+    spec, result = dataclasses.replace(SPEC, pca_outlook=known), runs(start=0.9, now=0.9, frozen=0.9, exponent=0.0)
+    found = pca.judge(result, spec, Thresholds())
+    assert found is not None
+    assert found.outlook == known
+    assert found.sentence.endswith(
+        "not arrived either (sine 0.91), as was to be expected: at dimension 10 it needs 3,000 steps; with pca_d_out=1 "
+        "it takes 90"
+    )
+    result.pca_not_unique[-1, 1] = 1
+    undefined = pca.judge(result, spec, Thresholds())
+    assert undefined is not None
+    assert undefined.sentence.endswith("so its PCA of dimension 10 is not unique; with pca_d_out=1 it takes 90")
 
 
 def test_frozen_features_with_the_same_outputs_make_it_pca_underway() -> None:
@@ -310,8 +334,8 @@ def test_frozen_features_with_the_same_outputs_make_it_pca_underway() -> None:
     assert (
         "PCA of its starting features, C̃(0), but has not finished (largest sine 0.91, 0 would be PCA)" in found.sentence
     )
-    assert "train for more steps, or lower the output dimension" in found.sentence
-    assert pca.judge(result, SPEC, Thresholds(tolerance=0.01)).verdict is PCAVerdict.NOT_CONVERGED
+    assert "it takes about pca_steps=1300" in found.sentence
+    assert pca.judge(result, SPEC, Thresholds(tolerance=0.01)).verdict is PCAVerdict.UNDERTRAINED
 
 
 def test_a_run_whose_loss_stands_still_says_nothing() -> None:
@@ -321,10 +345,29 @@ def test_a_run_whose_loss_stands_still_says_nothing() -> None:
     result["pca_loss"] = result.pca_loss * 0 - 0.3
     found = judged(result)
     assert found.verdict is PCAVerdict.STILL
-    assert (
-        "its loss has changed by 0.00% since the first record, too little to judge; train for more steps"
-        in found.sentence
-    )
+    assert "its loss has changed by 0.00% since the first record, too little to judge; its twin" in found.sentence
+
+
+def test_a_subspace_that_is_the_whole_space_has_no_law_in_the_width() -> None:
+    """A sine of 1.9e-15 at the width that is the dimension is zero, and zeros follow no law."""
+    result = runs(start=0.05)
+    result["pca_angle_start"] = result.pca_angle_start.where(result.width > 64, 1.9e-15)
+    found = judged(result)
+    assert "pca_angle_start" not in found.exponents
+    assert {"pca_angle_now", "matrix_drift"} <= found.exponents.keys()
+    assert "as M^" not in found.sentence
+    single = pca.judge(runs(start=5e-5, exponent=-0.1), dataclasses.replace(SPEC, dtype="float32"), Thresholds())
+    assert single is not None
+    assert "pca_angle_start" not in single.exponents  # 5e-5 is rounding there
+    assert "pca_angle_start" in judged(runs(start=5e-5, exponent=-0.1)).exponents
+
+
+def test_a_study_with_one_axis_for_all_runs_is_judged_alike() -> None:
+    """As it was stored before the orthonormal run had steps of its own."""
+    result = runs(start=0.04)
+    assert judged(result.rename(pca_step="step")) == judged(result)
+    both = result.assign_coords(step=[1, 2, 7])  # those of the other runs
+    assert judged(both) == judged(result)
 
 
 @settings(max_examples=12)
@@ -333,7 +376,7 @@ def test_one_diverged_run_is_never_averaged_away(width: int, seed: int) -> None:
     result = runs()
     result.pca_diverged[width, seed], result.pca_stopped_at[width, seed] = 1, 50
     for name in NAMES:
-        result[name][width, seed, result.step.values >= 50] = np.nan
+        result[name][width, seed, result.pca_step.values >= 50] = np.nan
     found = judged(result)
     assert found.verdict is PCAVerdict.DIVERGES
     assert "diverges in 1 of 12 runs" in found.sentence

@@ -21,7 +21,17 @@ from kontrast.study.kernel import MAX_DENSE
 from tests.reference import ntk
 from tests.runs.kills import die_at, in_a_fork
 
-TINY = StudySpec(data="digits", n_samples=6, d_out=3, widths=(8, 32), n_seeds=2, n_steps=12, n_probe_samples=60)
+TINY = StudySpec(
+    data="digits",
+    n_samples=6,
+    d_out=3,
+    pca_d_out=3,
+    pca_steps=12,
+    widths=(8, 32),
+    n_seeds=2,
+    n_steps=12,
+    n_probe_samples=60,
+)
 NAMES = [quantity.name for quantity in kernel.QUANTITIES]
 PCA_NAMES = [quantity.name for quantity in pca.QUANTITIES]
 
@@ -80,11 +90,13 @@ def test_cells_have_one_shape_and_their_status(cell: xr.Dataset) -> None:
 def test_a_cell_holds_the_pca_view_and_the_probes(cell: xr.Dataset) -> None:
     assert set(PCA_NAMES) < set(cell.data_vars)
     assert np.isfinite(cell[PCA_NAMES].to_dataarray()).all()
-    assert cell.pca_angle_start.dims == ("step",)
+    assert cell.pca_angle_start.dims == ("pca_step",)
     assert cell.embedding.values.tolist() == list(EMBEDDINGS)
     assert ((cell.probe_accuracy >= 0) & (cell.probe_accuracy <= 1)).all()
     assert int(cell.probe_overlap) == 0
     assert int(cell.n_classes) == 10
+    sizes = dict(zip(cell.embedding.values.tolist(), cell.probe_dimension.values.tolist(), strict=True))
+    assert sizes == dict.fromkeys(EMBEDDINGS, 3) | {"pixels": 64, "chance": 0}
     scores = dict(zip(cell.embedding.values.tolist(), cell.probe_accuracy.values.tolist(), strict=True))
     assert scores["pixels"] > 0.75 > scores["random"] > scores["chance"]
 

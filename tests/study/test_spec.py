@@ -215,12 +215,14 @@ def test_probe_samples_are_what_the_contrasted_leave_or_a_quarter(
         ({"parametrization": "standard"}, "ntk parametrization"),
         ({"parametrization": "mup"}, "ntk parametrization, and these are mup"),
         ({"widths": (4, 16)}, "5 orthonormal columns need a width of 5, and one is 4"),
-        ({"n_samples": 2, "d_out": 4}, "4 points have no unique PCA of 4 dimensions"),
-        ({"n_samples": 2, "d_out": 3}, ""),
+        ({"n_samples": 2, "pca_d_out": 4}, "4 points have no unique PCA of 4 dimensions"),
+        ({"n_samples": 2, "pca_d_out": 3}, ""),
+        ({"pca_d_out": None, "widths": (1, 16)}, "PCA of one dimension needs a width of 2, and one is 1"),
+        ({"pca_d_out": None, "widths": (2, 16)}, ""),
     ],
 )
 def test_the_pca_view_says_when_it_cannot_be(change: dict[str, object], reason: str) -> None:
-    without = dataclasses.replace(DIGITS, **{"d_out": 5, **change}).without_pca
+    without = dataclasses.replace(DIGITS, **{"pca_d_out": 5, **change}).without_pca
     assert reason in without
     assert bool(reason) == bool(without)
 

@@ -48,7 +48,7 @@ def test_every_rule_has_its_verdict_and_its_thresholds() -> None:
     reasons = [rule.reason(thresholds) for rule in (*kernel.RULES, *pca.RULES)]
     assert not [reason for reason in reasons if "{" in reason]
     assert sum("0.06" in reason for reason in reasons) == 4
-    assert sum("0.2" in reason for reason in reasons) == 6
+    assert sum("0.2" in reason for reason in reasons) == 7
     found = find(studies.study(), thresholds)
     assert found.similarities[0].reason == "at the widest network the kernel gap is at most a tolerance of 0.06"
     assert found.pca is not None
@@ -74,6 +74,8 @@ def test_json_holds_the_pca_view_the_probes_and_the_thresholds() -> None:
     absent = find(made()).as_dict()
     assert absent["pca"] is None
     assert "ntk parametrization" in absent["without_pca"]
+    doubted = find(studies.study(pca_outlook="the PCA part will not arrive: no")).as_dict()
+    assert doubted["pca_outlook"] == doubted["pca"]["outlook"] == "the PCA part will not arrive: no"
     assert absent["without_probes"] == "the data has no labels"
 
 

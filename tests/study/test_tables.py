@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kontrast.study import find, kernel, pca, terminal_tables
-from kontrast.study.tables import pca_table, similarity_table
+from kontrast.study.tables import pca_table, probe_table, similarity_table
 from tests.report.studies import study
 
 
@@ -47,3 +47,16 @@ def test_exponents_stand_below_with_their_error_or_their_interval() -> None:
     column = [it.name for it in pca.QUANTITIES if it.heading].index("matrix_drift") + 1
     assert pca_table(found).foot[column] == str(law)
     assert pca_table(found, in_terminal=True).foot[column] == f"{law.exponent:.2f}±{law.high - law.exponent:.2f}"
+
+
+def test_tables_say_the_dimension_of_what_they_are_about() -> None:
+    found = find(study(pca_d_out=3, label_curves=True))
+    _, _, orthonormal, probed, *_ = terminal_tables(found)
+    assert orthonormal.title.startswith("orthonormal output layer of dimension 3, learning rate 1")
+    names = [row[0] for row in probed.rows]
+    assert {"pca (3)", "trained (3)", "random (3)", "cosine (10)", "pixels (784)", "chance"} <= set(names)
+    assert found.probes is not None
+    assert probe_table(found.probes).head[1:] == tuple(names)
+    older = study().drop_vars("probe_dimension")  # a study that did not store them
+    assert find(older).probes is not None
+    assert terminal_tables(find(older))[3].rows[0][0] == "pca"

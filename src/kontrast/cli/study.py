@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kontrast.cli.options import Given, read, with_options
-from kontrast.cli.program import AsJson, Debug, Workers, app, plain_table, print_json, print_lines, print_paths
+from kontrast.cli.program import AsJson, Debug, Workers, app, plain_table, print_json, print_lines, print_paths, say
 from kontrast.cli.progress import Bar, n_workers, stopped_by_ctrl_c
 from kontrast.errors import InputError
 from kontrast.options import in_options, options_of
@@ -46,6 +46,8 @@ def study(
 
     thresholds = thresholds_of(given)
     spec = prepare(_spec(given, output, resume))
+    if spec.pca_outlook:
+        say(in_options(spec.pca_outlook, SPEC))
     folder = resume or output or STUDIES / spec.name
     # A GPU is shared by no second process: its cells run here, one after the other.
     processes = n_workers(workers, len(spec.cells) if spec.device.startswith("cpu") else 1)

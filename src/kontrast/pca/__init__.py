@@ -18,12 +18,14 @@ from kontrast.pca.contrastive_pca import (
     row_difference,
     train_pca_network,
 )
+from kontrast.pca.frozen_descent import FrozenDescent
 from kontrast.pca.kernel_pca import KernelFeatures, kernel_contrastive_pca, nystrom_features
 from kontrast.pca.moments import PairMoments, ViewMoments
 from kontrast.pca.whitened import WhitenedPCA, require_positive_values, whitened_pca
 
 __all__ = [
     "Alternation",
+    "FrozenDescent",
     "KernelFeatures",
     "PCASolution",
     "PairMoments",

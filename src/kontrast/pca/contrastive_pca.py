@@ -125,7 +125,7 @@ def contrastive_pca(features: Tensor, S: Tensor, n_components: int) -> PCASoluti
     features = features.detach()
     m, M = features.shape
     k = require_components(n_components, M)
-    noise = _rounding(features, S)
+    noise = rounding_of_eigenvalues(features, S)
     if min(m, M) > EXACT_BELOW:
         values, frame, error = _by_lanczos(features, S, k, noise)
         noise = max(noise, error)
@@ -272,7 +272,7 @@ def _squared_drift_by_strips(delta: Tensor, mean: Tensor, S: Tensor) -> float:
     return square
 
 
-def _rounding(features: Tensor, S: Tensor) -> float:
+def rounding_of_eigenvalues(features: Tensor, S: Tensor) -> float:
     """The rounding error of an eigenvalue of C: a few eps times the bound max‖φ‖² Σ|S|.
 
     Not times |λ|max, which is far smaller where attraction and repulsion cancel (features with a large mean).

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import resolve_device, resolve_dtype
-from kontrast.data import Dataset, Pairs, load_data, make_pairs, parse_view
+from kontrast.data import Dataset, Pairs, load_data
 from kontrast.nets import MLP
-from kontrast.runs import generator_for
+from kontrast.study.draws import draw_net, draw_pairs, first_outputs
 from kontrast.study.probes import EMBEDDINGS, Embedding, input_embeddings
 from kontrast.study.spec import StudySpec
 
@@ -43,34 +43,20 @@ class Cell:
         """The embeddings that probes judge, in the order of `EMBEDDINGS`."""
         return {name: self.embeddings[name] for name in EMBEDDINGS if name in self.embeddings}
 
+    def net_with(self, d_out: int) -> MLP:
+        """The cell's network with its first `d_out` outputs, or drawn again with so many where it has fewer."""
+        if d_out <= self.net.d_out:
+            return first_outputs(self.net, d_out)
+        return draw_net(self.spec, self.net.d_in, self.width, self.seed, d_out=d_out).to(self.device)
+
 
 def draw_cell(spec: StudySpec, width: int, seed: int) -> Cell:
-    """The cell before anything is trained.
-
-    The samples and pairs depend on the seed alone, so that widths differ by the network only.
-    """
-    device, dtype = resolve_device(spec.device), resolve_dtype(spec.dtype)
+    """The cell before anything is trained."""
+    device = resolve_device(spec.device)
     dataset = load_data(spec.data, spec.split, spec.image_shape)
-    sampler = generator_for(seed, 0)
-    contrasted = dataset.draw(spec.n_samples, generator=sampler)
-    pairs = make_pairs(
-        dataset.x[contrasted],
-        views=parse_view(str(spec.views)),
-        n_positives=spec.n_positives,
-        negatives=spec.negatives,
-        generator=sampler,
-    ).to(device=device, dtype=dtype)
-    net = MLP(
-        dataset.rows.shape[1],
-        width,
-        spec.d_out,
-        depth=spec.depth,
-        activation=spec.activation,
-        parametrization=spec.parametrization,
-        generator=generator_for(seed, width),
-        dtype=dtype,
-        device=device,
-    )
+    contrasted, pairs = draw_pairs(spec, dataset, seed)
+    pairs = pairs.to(device=device)
+    net = draw_net(spec, dataset.rows.shape[1], width, seed, d_out=spec.d_out).to(device)
     embeddings: dict[str, Embedding | None] = {"random": net}
     embeddings |= input_embeddings(pairs.rows[pairs.anchor], spec.d_out)
     return Cell(spec, width, seed, dataset, contrasted, pairs, net, embeddings)

@@ -96,6 +96,7 @@ QUANTITIES = (
         heading="NTK drift, max",
         in_terminal=True,
         fitted=True,
+        scale="ntk_scale",
         drawing=Drawing(
             (
                 Plot("study-width", "width", "NTK drift against width"),
@@ -255,17 +256,18 @@ class SimilarityFindings(WidthFindings[KernelVerdict]):
 
 def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> tuple[SimilarityFindings, ...]:
     """The findings for every similarity of a consolidated study."""
-    return tuple(_judge(result.sel(similarity=name), thresholds) for name in spec.similarities)
+    return tuple(_judge(result.sel(similarity=name), spec.dtype, thresholds) for name in spec.similarities)
 
 
-def _judge(result: xr.Dataset, thresholds: Thresholds) -> SimilarityFindings:
+def _judge(result: xr.Dataset, dtype: str, thresholds: Thresholds) -> SimilarityFindings:
     diverged = result.diverged.values.astype(bool)  # (width, seed)
     stopped = np.where(diverged, result.stopped_at.values, np.nan)
     diverged_at = tuple(float(np.nanmean(row)) if np.isfinite(row).any() else math.nan for row in stopped)
     fitted = [quantity.name for quantity in QUANTITIES if quantity.fitted]
     usable = whole_steps(result, fitted, diverged, result.stopped_at.values)
     moves = result.output_move.transpose("step", "width", "seed").values  # NaN, a diverged run, compares as False
-    shared = over_widths(result, QUANTITIES, usable & (moves <= RUNAWAY).all(axis=(1, 2)), diverged)
+    usable = usable & (moves <= RUNAWAY).all(axis=(1, 2))
+    shared = over_widths(result, QUANTITIES, usable, diverged, dtype=dtype)
     found = SimilarityFindings(
         **shared,
         similarity=str(result.similarity.values),

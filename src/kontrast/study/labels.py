@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kontrast.estimators import KernelLearnability, LearningCurve
 from kontrast.runs import generator_for
-from kontrast.study.probes import EMBEDDINGS, probe_split
+from kontrast.study.probes import DIMENSION, EMBEDDINGS, largest_sizes, probe_split
 from kontrast.study.quantities import Quantity, scalar
 from kontrast.study.thresholds import Thresholds
 
@@ -159,13 +159,13 @@ def label_curves(cell: Cell) -> xr.Dataset:
     embedded = {name: None if embed is None else embed(x).detach() for name, embed in cell.judged.items()}
     curves = {name: _curve("linear", z, y, sizes, cell.seed) for name, z in embedded.items()}
     curves[NTK] = _curve("ntk", x, y, sizes, cell.seed)
-    return _as_dataset(curves, len(chosen))
+    return _as_dataset(curves, len(chosen), {name: z.shape[1] for name, z in embedded.items() if z is not None})
 
 
 def no_curves(names: list[str], n_available: int) -> xr.Dataset:
     """The same arrays without a number: networks that are not the widest have no curves."""
     n = label_samples(n_available)
-    return _as_dataset(dict.fromkeys((*names, NTK), _nothing(label_counts(n))), n)
+    return _as_dataset(dict.fromkeys((*names, NTK), _nothing(label_counts(n))), n, {})
 
 
 def _chosen(labels: Tensor, *, contrasted: Tensor, generator: torch.Generator) -> Tensor:
@@ -189,14 +189,18 @@ def _nothing(sizes: tuple[int, ...]) -> np.ndarray:
     return np.full((len(QUANTITIES), len(sizes)), math.nan)
 
 
-def _as_dataset(curves: Mapping[str, np.ndarray], n_samples: int) -> xr.Dataset:
+def _as_dataset(curves: Mapping[str, np.ndarray], n_samples: int, dimensions: Mapping[str, int]) -> xr.Dataset:
     values = np.stack(list(curves.values()))  # (representation, quantity, size)
+    sizes = np.asarray([dimensions.get(name, 0) for name in curves], dtype=np.int32)
     return xr.Dataset(
         {
             quantity.name: (("representation", "n_labels"), values[:, i], {"long_name": quantity.long_name})
             for i, quantity in enumerate(QUANTITIES)
         }
-        | {"label_samples": scalar(np.int32(n_samples), "samples that the label curves are of")},
+        | {
+            "label_dimension": ("representation", sizes, {"long_name": DIMENSION}),
+            "label_samples": scalar(np.int32(n_samples), "samples that the label curves are of"),
+        },
         coords={"representation": list(curves), "n_labels": np.asarray(label_counts(n_samples), dtype=np.int32)},
     )
 
@@ -216,6 +220,7 @@ class LabelFindings:
     n_seeds: int
     n_samples: int  # that stand for all; those without a label test
     n_labels: tuple[int, ...]
+    dimensions: dict[str, int]  # 0 for a kernel, and for an embedding that diverged
     means: dict[str, Curves]  # quantity → its curves
     level: float  # the accuracy to reach
     needed: dict[str, float]  # labels to reach it, measured; NaN where these are too few
@@ -255,6 +260,7 @@ def compare_curves(result: xr.Dataset) -> LabelFindings:
         n_seeds=widest.sizes["seed"],
         n_samples=int(result.label_samples.max()),
         n_labels=counts,
+        dimensions=largest_sizes(result, "label_dimension", names, "representation"),
         means=means,
         level=level,
         needed=needed,

@@ -33,6 +33,7 @@ from kontrast.pca import (
     row_difference,
     train_pca_network,
 )
+from kontrast.study.arrival import DOUBT, MOST_STEPS, two_digits
 from kontrast.study.cell import Cell
 from kontrast.study.over_seeds import about_width, over_widths, seed_means, trend, whole_steps
 from kontrast.study.probes import Embedding
@@ -51,8 +52,10 @@ from kontrast.study.rules import Rule, WidthFindings
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
+AXIS = "pca_step"  # the orthonormal run's own steps
 N_UPDATES = 5  # of the iterative algorithm; paper A, Fig. 5 (right)
 NEEDED = ("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "matrix_drift")  # finite at a step that is judged
+SCALARS = ("pca_diverged", "pca_stopped_at", "pca_not_unique", "eigengap_start")  # one number per cell
 RELAXED = 5.0  # e-foldings of the slowest direction after which descent has had its time
 
 
@@ -200,33 +203,35 @@ def measure(cell: Cell) -> xr.Dataset:
     spec = cell.spec
     if spec.without_pca:
         return xr.Dataset()
-    span = _in_own_span(cell.net, cell.pairs)
+    d_out, n_steps, rate = spec.pca_run
+    net = cell.net_with(d_out)
+    span = _in_own_span(net, cell.pairs)
     S, start = pair_matrix(cell.pairs), orthonormal_start(span.net)
     features = pair_features(span.net, span.pairs.x, delta=spec.delta).detach()
-    before = _pca(features, S, spec.d_out)
+    before = _pca(features, S, d_out)
     train = functools.partial(
         train_pca_network,
         span.net,
         span.pairs,
         delta=spec.delta,
-        learning_rate=spec.pca_learning_rate,
-        n_steps=spec.n_steps,
+        learning_rate=rate,
+        n_steps=n_steps,
         start=start,
-        record_at=spec.record_steps,
+        record_at=spec.pca_record_steps,
     )
     twin = train(
         freeze_hidden=True,
         keep_outputs=True,
         recorders={"sine": lambda now: _largest_sine(now.parameters["output"], before)},
     )
-    first = _Start(span.net, span.pairs, spec.delta, spec.d_out, S, features, before, outputs_by_step(twin))
+    first = _Start(span.net, span.pairs, spec.delta, d_out, S, features, before, outputs_by_step(twin))
     view = functools.lru_cache(maxsize=1)(functools.partial(_Moment, first))  # both recorders look at one step
     trained = train(
         recorders={"all": recorder(QUANTITIES, view), "ambiguous": lambda now: float(_is_ambiguous(view(now).solution))}
     )
     ambiguous = _is_ambiguous(before) or bool(trained.records.get("ambiguous", torch.zeros(1)).any())
     diverged = trained.status is Status.DIVERGED
-    network = pca_network(cell.net, delta=spec.delta)
+    network = pca_network(net, delta=spec.delta)
 
     def embedding(parameters: Parameters | None) -> Embedding | None:
         return None if parameters is None else functools.partial(network, span.lift(parameters))
@@ -245,7 +250,7 @@ def measure(cell: Cell) -> xr.Dataset:
         "pca_not_unique": scalar(np.int32(ambiguous), "1 where a C̃ has no eigengap, so that its PCA is not unique"),
         "eigengap_start": scalar(before.gap if before else math.nan, "λ_Z − λ_(Z+1) of C̃(0)"),
     }
-    return over_steps(QUANTITIES, Finished(trained, twin, spec.record_steps), scalars)
+    return over_steps(QUANTITIES, Finished(trained, twin, spec.pca_record_steps), scalars, axis=AXIS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +297,7 @@ def _in_own_span(net: MLP, pairs: Pairs) -> _Span:
 def _alternation(spec: StudySpec, span: _Span) -> Parameters | None:
     try:
         return alternating_pca(
-            span.net, span.pairs, delta=spec.delta, learning_rate=spec.pca_learning_rate, n_updates=N_UPDATES
+            span.net, span.pairs, delta=spec.delta, learning_rate=spec.pca_run[2], n_updates=N_UPDATES
         ).parameters
     except InputError:  # a step so long that it overflowed, or silenced every unit
         return None
@@ -309,7 +314,8 @@ class PCAVerdict(Enum):
     PCA_OF_LEARNED_FEATURES = "learning: PCA of features that training has changed"
     STILL = "training has barely moved the network, too little to judge"
     PCA_UNDERWAY = "on its way to PCA of its starting features, not there yet"
-    NOT_CONVERGED = "not PCA so far, neither of its starting features nor of its present ones"
+    UNDERTRAINED = "not trained far enough to tell whether it is PCA"
+    NOT_CONVERGED = "not PCA, neither of its starting features nor of its present ones"
     UNDEFINED = "PCA is not unique here (a zero eigengap)"
     DIVERGES = "training diverges, and no PCA describes where it goes"
 
@@ -318,6 +324,8 @@ class PCAVerdict(Enum):
 class PCAFindings(WidthFindings[PCAVerdict]):
     """The findings on the orthonormal run."""
 
+    d_out: int  # dimension of the subspace
+    outlook: str  # why it was not expected to arrive, before it was trained; empty where it was
     progress: float  # share of the loss at `step` that was won since the first record, at the widest network
     eigengaps: tuple[float, ...]  # mean λ_Z − λ_(Z+1) of C̃(0), per width
     not_unique: tuple[int, ...]  # in how many seeds some C̃ had no eigengap, per width
@@ -328,20 +336,30 @@ class PCAFindings(WidthFindings[PCAVerdict]):
         return f"after {self.step} steps at width {self.widths[-1]}"
 
 
+def orthonormal_runs(result: xr.Dataset) -> xr.Dataset:
+    """The orthonormal run's arrays alone, with its own steps as `step`; older studies have one axis for all runs."""
+    own = result[[*(it.name for it in QUANTITIES), *SCALARS]]
+    return own.rename({AXIS: "step"}) if AXIS in own.dims else own
+
+
 def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> PCAFindings | None:
     """The findings on the orthonormal run of a consolidated study; None where the spec leaves it out."""
     if spec.without_pca:
         return None
-    diverged = result.pca_diverged.transpose("width", "seed").values.astype(bool)
-    usable = whole_steps(result, NEEDED, diverged, result.pca_stopped_at.transpose("width", "seed").values)
-    shared = over_widths(result, QUANTITIES, usable, diverged)
+    d_out, _, rate = spec.pca_run
+    runs = orthonormal_runs(result)
+    diverged = runs.pca_diverged.transpose("width", "seed").values.astype(bool)
+    usable = whole_steps(runs, NEEDED, diverged, runs.pca_stopped_at.transpose("width", "seed").values)
+    shared = over_widths(runs, QUANTITIES, usable, diverged, dtype=spec.dtype)
     return PCAFindings(
         **shared,
-        learning_rate=spec.pca_learning_rate,
+        learning_rate=rate,
         verdict=PCAVerdict.NOT_CONVERGED,
-        progress=_progress(result, shared["step"]),
-        eigengaps=seed_means(result.eigengap_start),
-        not_unique=tuple(int(n) for n in result.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
+        d_out=d_out,
+        outlook=spec.pca_outlook,
+        progress=_progress(runs, shared["step"]),
+        eigengaps=seed_means(runs.eigengap_start),
+        not_unique=tuple(int(n) for n in runs.pca_not_unique.transpose("width", "seed").values.sum(axis=1)),
     ).decided(RULES, thresholds, "orthonormal")
 
 
@@ -390,21 +408,28 @@ def _advice(found: PCAFindings, thresholds: Thresholds) -> str:
     if sine <= thresholds.pca_tolerance:
         return (
             f"its twin with frozen features has arrived (sine {sine:.2g}), so the features move faster than W can "
-            "follow: lower the PCA learning rate, or take larger widths"
+            "follow: take larger widths"
         )
+    away = f"its twin with frozen features has not arrived either (sine {sine:.2g})"
+    if found.outlook:
+        return f"{away}, as was to be expected: {found.outlook.removeprefix(DOUBT)}"
     # Around PCA the error of W shrinks by 1 − 2η·gap a step.
-    needed = 1 / (2 * found.learning_rate * gap)
-    steps = f"{float(f'{needed:.1g}'):,.0f}" if needed < 1e12 else "very many"
+    pace = 1 / (2 * found.learning_rate * gap)
     assert found.step is not None
-    if found.step > RELAXED * needed:
+    if found.step > RELAXED * pace:
         return (
-            f"its twin with frozen features has not arrived either (sine {sine:.2g}), though an eigengap of {gap:.2g} "
-            f"takes about {steps} steps: the steps are too long, lower the PCA learning rate"
+            f"{away}, though {found.step} steps of {found.learning_rate:g} are enough for an eigengap of {gap:.2g}: "
+            "the steps are too long, lower the PCA learning rate"
         )
-    return (
-        f"its twin with frozen features has not arrived either (sine {sine:.2g}): an eigengap of {gap:.2g} takes "
-        f"several times {steps} steps; train for more steps, or lower the output dimension"
-    )
+    needed = two_digits(found.step + pace * math.log(sine / thresholds.pca_tolerance), math.ceil)
+    if needed > MOST_STEPS:
+        return f"{away}: an eigengap of {gap:.2g} is too small for descent to arrive in {MOST_STEPS:,} steps"
+    return f"{away}: with an eigengap of {gap:.2g} it takes about pca_steps={needed:.0f}"
+
+
+def _other_dimension(found: PCAFindings) -> str:
+    advice = found.outlook.rpartition("; ")[2]
+    return advice or "lower the PCA learning rate, or take more samples"
 
 
 def _fall(found: PCAFindings) -> str:
@@ -431,8 +456,8 @@ RULES = (
         "at the widest network some C̃ has an eigengap of zero, so that its PCA is not unique",
         lambda found, _: bool(found.not_unique[-1]) or not found.means,
         lambda found, _: (
-            f"the eigengap of C̃ is zero in {sum(found.not_unique)} of {found.n_runs} runs, so its PCA is not unique; "
-            "lower the output dimension or the PCA learning rate, or take more samples"
+            f"the eigengap of C̃ is zero in {sum(found.not_unique)} of {found.n_runs} runs, so its PCA of dimension "
+            f"{found.d_out} is not unique; {_other_dimension(found)}"
         ),
     ),
     Rule(
@@ -459,9 +484,9 @@ RULES = (
         "the twin with frozen features is not within {pca_tolerance} of PCA of C̃(0), and since the first record the "
         "loss of the widest network has changed by less than a tolerance of {tolerance}",
         lambda found, thresholds: _twin_is_away(found, thresholds) and not abs(found.progress) > thresholds.tolerance,
-        lambda found, _: (
+        lambda found, thresholds: (
             f"{_apart(found)}, but its loss has changed by {found.progress:.2%} since the first record, too little to "
-            "judge; train for more steps, or raise the PCA learning rate"
+            f"judge; {_advice(found, thresholds)}"
         ),
     ),
     Rule(
@@ -474,8 +499,14 @@ RULES = (
         _says_underway,
     ),
     Rule(
+        PCAVerdict.UNDERTRAINED,
+        "the twin with frozen features is not within {pca_tolerance} of PCA of C̃(0) either",
+        _twin_is_away,
+        lambda found, thresholds: f"{_apart(found)}; {_advice(found, thresholds)}",
+    ),
+    Rule(
         PCAVerdict.NOT_CONVERGED,
-        "none of these",
+        "none of these: the twin with frozen features has arrived, the network itself has not",
         lambda found, _: True,
         lambda found, thresholds: f"{_apart(found)}; {_advice(found, thresholds)}",
     ),

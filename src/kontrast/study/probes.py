@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ EMBEDDINGS = {
     "pixel-pca": "plain PCA of the contrasted samples",
     "chance": "always the most frequent class",
 }
+DIMENSION = "its dimension; 0 where it has none, or its run diverged"
 CLOSED_FORM = ("pca", "random", "pixels", "pixel-pca", "chance")  # nothing of these descends a gradient
 OF_THE_INPUT = ("pixels", "pixel-pca", "chance")  # the same at every width
 
@@ -96,6 +97,16 @@ QUANTITIES = (
 )
 
 
+def dimension(embed: Embedding | None, rows: Tensor) -> int:
+    """The dimension of an embedding of these rows; 0 where there is none."""
+    return 0 if embed is None else embed(rows).shape[1]
+
+
+def with_dimension(name: str, size: int) -> str:
+    """An embedding's name in a table, with its dimension in brackets where it has one."""
+    return f"{name} ({size})" if size else name
+
+
 def measure(cell: Cell) -> xr.Dataset:
     """Probes of the cell's embeddings, where the spec asks for them; how many classes there are, always."""
     labels = cell.dataset.y
@@ -120,13 +131,17 @@ def _accuracies(cell: Cell, labels: Tensor, n: int) -> xr.Dataset:
 
     chance = float((y_test == torch.mode(y).values).double().mean())
     rows = {name: scores(embed) for name, embed in cell.judged.items()} | {"chance": [chance] * len(QUANTITIES)}
+    sizes = [dimension(cell.judged.get(name), seen[:1]) for name in rows]
     overlap = int(torch.isin(torch.cat([train, test]), cell.contrasted).sum())
     return xr.Dataset(
         {
             quantity.name: ("embedding", [row[k] for row in rows.values()], {"long_name": quantity.long_name})
             for k, quantity in enumerate(QUANTITIES)
         }
-        | {"probe_overlap": scalar(np.int32(overlap), "probe samples that were contrasted too")},
+        | {
+            "probe_dimension": ("embedding", np.asarray(sizes, dtype=np.int32), {"long_name": DIMENSION}),
+            "probe_overlap": scalar(np.int32(overlap), "probe samples that were contrasted too"),
+        },
         coords={"embedding": list(rows)},
     )
 
@@ -160,6 +175,7 @@ class ProbeFindings:
     overlap: int  # the most probe samples, over the seeds, that were contrasted too
     means: dict[str, tuple[float, ...]]
     deviations: dict[str, tuple[float, ...]]
+    dimensions: dict[str, int]  # 0 where an embedding has none, or diverged in every run
     gain: Gain | None  # None where every trained run diverged
     rule: str  # when training counts as buying something
 
@@ -178,9 +194,17 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> ProbeF
         overlap=int(result.probe_overlap.max()),
         means={name: seed_means(accuracy.sel(embedding=name)) for name in names},
         deviations={name: seed_deviations(accuracy.sel(embedding=name)) for name in names},
+        dimensions=largest_sizes(result, "probe_dimension", names, "embedding"),
         gain=_gain(accuracy.isel(width=-1), thresholds.probe_margin),
         rule=_rule(names, thresholds.probe_margin),
     )
+
+
+def largest_sizes(result: xr.Dataset, variable: str, names: Sequence[str], along: str) -> dict[str, int]:
+    """The dimensions that were stored, the largest over the cells; 0 where an older study did not store them."""
+    if variable not in result:
+        return dict.fromkeys(names, 0)
+    return {name: int(result[variable].sel({along: name}).max()) for name in names}
 
 
 def without_probes(result: xr.Dataset) -> str:

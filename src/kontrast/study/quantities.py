@@ -84,6 +84,7 @@ class Quantity:
         write: how a table writes a value.
         in_terminal: whether the terminal's table, which has 80 characters, shows it too.
         fitted: whether a power law in the width is fitted to it.
+        scale: the stored number that is its natural size; without, that is 1, as for sines and shares.
         drawing: how it is drawn; None where the page has no picture of it or one of its own kind.
     """
 
@@ -95,6 +96,7 @@ class Quantity:
     write: Callable[[float], str] = short
     in_terminal: bool = False
     fitted: bool = False
+    scale: str = ""
     drawing: Drawing | None = None
 
 
@@ -127,8 +129,10 @@ def recorder(quantities: Sequence[Quantity], view: Callable[[Snapshot], Any]) ->
     return record
 
 
-def over_steps(quantities: Sequence[Quantity], finished: Finished, scalars: Variables) -> xr.Dataset:
-    """The records of `recorder` ("all") and those read off the finished runs, over the steps, beside `scalars`.
+def over_steps(
+    quantities: Sequence[Quantity], finished: Finished, scalars: Variables, *, axis: str = "step"
+) -> xr.Dataset:
+    """The records of `recorder` ("all") and those read off the finished runs, over the `axis`, beside `scalars`.
 
     Steps that a diverged run never reached are NaN.
     """
@@ -136,8 +140,8 @@ def over_steps(quantities: Sequence[Quantity], finished: Finished, scalars: Vari
     records, n = finished.trained.records.get("all"), len(finished.steps)
     columns: dict[str, Tensor] = dict(zip(recorded, records.unbind(1), strict=True)) if records is not None else {}
     columns |= {quantity.name: quantity.read(finished) for quantity in quantities if quantity.read is not None}
-    arrays = {it.name: ("step", padded(columns.get(it.name), n), {"long_name": it.long_name}) for it in quantities}
-    return xr.Dataset(arrays | scalars, coords={"step": np.asarray(finished.steps, dtype=np.int32)})
+    arrays = {it.name: (axis, padded(columns.get(it.name), n), {"long_name": it.long_name}) for it in quantities}
+    return xr.Dataset(arrays | scalars, coords={axis: np.asarray(finished.steps, dtype=np.int32)})
 
 
 def scalar(value: float | np.generic, long_name: str) -> tuple[tuple[()], float | np.generic, dict[str, str]]:

@@ -30,6 +30,7 @@ from kontrast.errors import InputError, StoreError
 from kontrast.losses import SIMILARITIES, VIEW_LOSSES, link_from, similarity_from, view_loss_from
 from kontrast.memory import total_bytes
 from kontrast.nets import activation_from, check_shape
+from kontrast.study.arrival import plan_pca
 from kontrast.study.labels import label_problem
 from kontrast.study.map.networks import builder_from, check_network, model_digest, takes_width
 from kontrast.study.map.split import split_for
@@ -45,6 +46,9 @@ PAPER_A: dict[str, Any] = {
     "widths": (64, 128, 256, 512, 1024, 2048),
     "n_seeds": 5,
     "d_out": 10,
+    "pca_d_out": 10,
+    "pca_steps": 200,
+    "pca_learning_rate": 1.0,
 }
 PRESETS = {"paper-a": PAPER_A}
 READABLE = (3, 4)  # older formats that can be read, but not resumed
@@ -96,7 +100,10 @@ class StudySpec:
         n_steps: steps of gradient descent.
         learning_rates: one for all similarities, or one per similarity, as in (0.1, 0.003). None is 0.1 for cosine and
             0.25/mean |x|^2 for dot.
-        pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca).
+        pca_learning_rate: learning rate of the orthonormal run, which is compared with PCA (claim A.pca). None is the
+            longest that does not overshoot.
+        pca_d_out: dimension of the orthonormal run. None is that of the largest eigengap. It is then at most d_out.
+        pca_steps: steps of the orthonormal run. None is as many as it needs to arrive at PCA.
         n_ntk_points: number of samples at which the NTK is measured.
         n_probe_samples: labelled samples that train a probe, and as many that test it; 0 for no probes. None is up to
             500.
@@ -106,6 +113,7 @@ class StudySpec:
         dtype: "float64" or "float32".
         has_width: whether the network has a width, filled in by `prepare`; without one `widths` are numbers of steps.
         model_digest: hash of the file of `model`, filled in by `prepare`.
+        pca_outlook: why the orthonormal run will not arrive at PCA, filled in by `prepare`; empty where it will.
         data_digest: hash of the data, filled in by `prepare`.
         format: version of the stored cells.
     """
@@ -139,7 +147,9 @@ class StudySpec:
     seed: int = 0
     n_steps: int = 200
     learning_rates: tuple[float, ...] | None = None
-    pca_learning_rate: float = 1.0
+    pca_learning_rate: float | None = None
+    pca_d_out: int | None = None
+    pca_steps: int | None = None
     n_ntk_points: int = 50
     n_probe_samples: int | None = None
     label_curves: bool = False
@@ -147,6 +157,7 @@ class StudySpec:
     dtype: str = "float64"
     has_width: bool = True
     model_digest: str = ""
+    pca_outlook: str = ""
     data_digest: str = ""
     format: int = FORMAT
 
@@ -157,6 +168,7 @@ class StudySpec:
         "n_ntk_points": None,
         "has_width": None,
         "model_digest": None,
+        "pca_outlook": None,
         "data_digest": None,
         "format": None,
     }
@@ -219,16 +231,35 @@ class StudySpec:
         n_points = self.n_samples * (1 + self.n_positives)
         if self.parametrization != "ntk":
             return f"paper A's network (7) is one in ntk parametrization, and these are {self.parametrization}"
-        if min(self.widths) < self.d_out:
-            return f"{self.d_out} orthonormal columns need a width of {self.d_out}, and one is {min(self.widths)}"
-        if n_points <= self.d_out:
-            return f"{n_points} points have no unique PCA of {self.d_out} dimensions"
+        d_out = self.pca_d_out
+        if min(self.widths) < (d_out or 2):
+            columns = f"{d_out} orthonormal columns need" if d_out else "PCA of one dimension needs"
+            return f"{columns} a width of {d_out or 2}, and one is {min(self.widths)}"
+        if d_out and n_points <= d_out:
+            return f"{n_points} points have no unique PCA of {d_out} dimensions"
         return ""
 
     @property
     def record_steps(self) -> list[int]:
         """About 24 steps, evenly spaced on a logarithmic axis, with the first and the last."""
-        return sorted({round(step) for step in np.geomspace(1, self.n_steps, 24)})
+        return _spaced(self.n_steps)
+
+    @property
+    def pca_run(self) -> tuple[int, int, float]:
+        """Dimension, steps and learning rate of the orthonormal run, once `prepare` has filled them in."""
+        assert self.pca_d_out is not None, "the spec was not prepared"
+        assert self.pca_steps is not None
+        assert self.pca_learning_rate is not None
+        return self.pca_d_out, self.pca_steps, self.pca_learning_rate
+
+    @property
+    def pca_record_steps(self) -> list[int]:
+        """As `record_steps`, of the orthonormal run."""
+        return _spaced(self.pca_run[1])
+
+
+def _spaced(n_steps: int) -> list[int]:
+    return sorted({round(step) for step in np.geomspace(1, n_steps, 24)})
 
 
 def require_current(spec: StudySpec) -> None:
@@ -270,13 +301,14 @@ def prepare(spec: StudySpec) -> StudySpec:
     spec = dataclasses.replace(spec, views=str(view))
     if spec.losses:
         spec = _prepared_map(spec, dataset)
-    return dataclasses.replace(
+    spec = dataclasses.replace(
         spec,
         learning_rates=spec.learning_rates or _automatic_rates(spec, dataset),
         data_digest=data_digest(dataset),
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
     )
+    return dataclasses.replace(spec, **plan_pca(spec, dataset))
 
 
 def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
@@ -394,12 +426,18 @@ def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
     positive = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
     if spec.temperature is None:
         del positive["temperature"]
+    positive = {name: getattr(spec, name) for name in ("temperature", "delta")}
+    if spec.pca_learning_rate is not None:
+        positive["pca_learning_rate"] = spec.pca_learning_rate
     require_positive(**positive)  # also where this study's link has no use for them
     counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
     whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}
     whole["n_samples"] = require_whole("n_samples", spec.n_samples, least=2, most=LARGEST)  # a negative is another one
     if spec.n_probe_samples is not None:
         whole["n_probe_samples"] = require_whole("n_probe_samples", spec.n_probe_samples, least=0, most=LARGEST)
+    for name in ("pca_d_out", "pca_steps"):
+        if getattr(spec, name) is not None:
+            whole[name] = require_whole(name, getattr(spec, name), most=LARGEST)
     given = _several("widths", spec.widths)
     widths = tuple(as_whole(width) or 0 for width in given)
     if not widths or min(widths) < 1 or len(set(widths)) < len(widths):

@@ -73,6 +73,7 @@ class Findings:
             "similarities": similarities,
             "pca": None if self.pca is None else _judged(self.pca),
             "without_pca": self.spec.without_pca,
+            "pca_outlook": self.spec.pca_outlook,
             "probes": None if self.probes is None else dataclasses.asdict(self.probes),
             "without_probes": self.without_probes,
             "labels": None if self.labels is None else dataclasses.asdict(self.labels),

@@ -11,7 +11,7 @@ from kontrast.study import kernel, labels, pca
 from kontrast.study.kernel import SimilarityFindings
 from kontrast.study.labels import LabelFindings
 from kontrast.study.pca import PCAFindings
-from kontrast.study.probes import ProbeFindings
+from kontrast.study.probes import ProbeFindings, with_dimension
 from kontrast.study.quantities import Quantity
 from kontrast.study.summary import Findings
 
@@ -58,16 +58,16 @@ def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) ->
 def pca_table(found: PCAFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of the orthonormal run."""
     when = f"means at step {found.step}" if found.step is not None else "no step at which all runs are whole"
-    title = f"orthonormal output layer, learning rate {found.learning_rate:g}, {when}"
+    title = f"orthonormal output layer of dimension {found.d_out}, learning rate {found.learning_rate:g}, {when}"
     return _width_table(title, found, pca.QUANTITIES, {}, in_terminal=in_terminal)
 
 
 def probe_table(found: ProbeFindings) -> Table:
     """A row per width, a column per embedding."""
     return Table(
-        "linear probes: test accuracy in per cent"
+        "linear probes: test accuracy in per cent, of embeddings with their dimension in brackets"
         + (", mean and standard deviation over seeds" if found.n_seeds > 1 else ""),
-        ("width", *found.embeddings),
+        ("width", *(with_dimension(name, found.dimensions[name]) for name in found.embeddings)),
         tuple(
             (str(width), *(accuracy(found.means[name][i], found.deviations[name][i]) for name in found.embeddings))
             for i, width in enumerate(found.widths)
@@ -82,7 +82,10 @@ def label_tables(found: LabelFindings) -> list[Table]:
         Table(
             f"{about}: {it.caption}, measured / predicted",
             ("labels", *map(str, found.n_labels)),
-            tuple((name, *_pairs(found, it, name, it.page_format)) for name in found.representations),
+            tuple(
+                (with_dimension(name, found.dimensions[name]), *_pairs(found, it, name, it.page_format))
+                for name in found.representations
+            ),
         )
         for it in labels.COMPARISONS
     ]
@@ -143,7 +146,10 @@ def _terminal_probes(found: ProbeFindings) -> Table:
         f"linear probes, test accuracy in %, {found.n_samples} samples to train and to test",
         ("width", *(str(found.widths[i]) for i in columns)),
         tuple(
-            (name, *(accuracy(found.means[name][i], found.deviations[name][i]) for i in columns))
+            (
+                with_dimension(name, found.dimensions[name]),
+                *(accuracy(found.means[name][i], found.deviations[name][i]) for i in columns),
+            )
             for name in found.embeddings
         ),
     )

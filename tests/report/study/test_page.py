@@ -45,6 +45,7 @@ COLUMNS = {  # heading → quantity, and how its values are written
     "effective rank": ("effective_rank", short),
     "spread": ("spread", share),
 }
+SIZES = {"pixels": 784}  # dimensions; all other embeddings of the made-up study have 10
 PCA_COLUMNS = {
     "sine to C̃(0)": ("pca_angle_start", short),
     "sine to C̃(t)": ("pca_angle_now", short),
@@ -181,7 +182,10 @@ def test_the_probe_table_holds_means_and_deviations() -> None:
     found = findings.probes
     assert found is not None
     head, *rows = rows_after(page, "Linear probes")
-    assert head == ["width", *found.embeddings]
+    assert head == [
+        "width",
+        *(name if name == "chance" else f"{name} ({SIZES.get(name, 10)})" for name in found.embeddings),
+    ]
     for i, row in enumerate(rows):
         assert row[1:] == [accuracy(found.means[name][i], found.deviations[name][i]) for name in found.embeddings]
         assert row[1 + found.embeddings.index("dot")] == "–"  # it diverged
@@ -235,7 +239,7 @@ def test_accuracies_are_written_in_per_cent() -> None:
         ({"n_probe_samples": 0, "n_classes": 1}, "No downstream probes: the data's labels are all of one class"),
         ({"n_probe_samples": 0}, "No downstream probes: they were switched off"),
         ({"parametrization": "standard"}, "No PCA view: paper A's network (7) is one in ntk parametrization"),
-        ({"d_out": 17}, "No PCA view: 17 orthonormal columns need a width of 17, and one is 16"),
+        ({"pca_d_out": 17}, "No PCA view: 17 orthonormal columns need a width of 17, and one is 16"),
         ({"n_samples": 5}, "No PCA view: 10 points have no unique PCA of 10 dimensions"),
     ],
     ids=str,
@@ -257,8 +261,11 @@ PCA_VERDICTS = {
     PCAVerdict.PCA_UNDERWAY: study(
         scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen"), 300.0) | {"frozen_gap": 0.01}
     ),
-    PCAVerdict.NOT_CONVERGED: study(
+    PCAVerdict.UNDERTRAINED: study(
         scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "pca_angle_frozen", "frozen_gap"), 300.0)
+    ),
+    PCAVerdict.NOT_CONVERGED: study(
+        widths=(64, 256), scale=dict.fromkeys(("pca_angle_start", "pca_angle_now", "frozen_gap"), 300.0)
     ),
 }
 
@@ -356,13 +363,17 @@ def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyP
     automatic = dataclasses.replace(
         spec,
         data_digest="",
+        pca_outlook="",
         n_ntk_points=StudySpec().n_ntk_points,
     )
     assert again == automatic
 
 
 def test_the_default_study_has_a_short_command() -> None:
-    expected = "kontrast study --views crop:0.5,1.0 --learning-rate 0.1,0.00284 --probe-samples 500"
+    expected = (
+        "kontrast study --views crop:0.5,1.0 --learning-rate 0.1,0.00284 --pca-learning-rate 1.0 --pca-d-out 10 "
+        "--pca-steps 40 --probe-samples 500"
+    )
     assert command(find(SPECS["the default"])).text == expected
 
 

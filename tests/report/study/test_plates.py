@@ -185,8 +185,11 @@ def test_the_orthonormal_run_is_drawn_as_measured(panel: str, measures: tuple[st
     for measure, hue in zip(measures, ("start", "now"), strict=True):
         [mean] = lines(against_width, color=COLORS[hue], markersize=5.5)
         np.testing.assert_allclose(mean.get_ydata(), found.means[measure])
-        for color, seeds in zip(width_colors(hue, 3), result[measure].transpose("width", "seed", "step"), strict=True):
+        for color, seeds in zip(
+            width_colors(hue, 3), result[measure].transpose("width", "seed", "pca_step"), strict=True
+        ):
             [mean] = lines(against_step, color=color, linewidth=1.6)
+            assert mean.get_xdata()[-1] == 40 != result.step[-1]  # its own steps
             np.testing.assert_allclose(mean.get_ydata(), seeds.mean("seed", skipna=False))
     assert len(lines(against_step, marker="x")) == 2  # one diverged run, in both curves
 

@@ -32,6 +32,7 @@ from kontrast.study import (
     ProbeFindings,
     Quantity,
     SimilarityFindings,
+    pca,
 )
 
 OFF_SCALE = 300.0  # a diverging run leaves the axes at this multiple of the largest value that is not running away
@@ -56,8 +57,8 @@ class Runs:
     @classmethod
     def orthonormal(cls, found: PCAFindings, result: xr.Dataset) -> Runs:
         """The runs with an orthonormal output layer; `showing` gives them a name and a colour."""
-        data = result.drop_vars(["diverged", "stopped_at"])
-        return cls(found, data.rename({"pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}))
+        names = {"pca_diverged": "diverged", "pca_stopped_at": "stopped_at"}
+        return cls(found, pca.orthonormal_runs(result).rename(names))
 
     def showing(self, quantity: Quantity) -> Runs:
         """The same runs, drawn by this quantity, with its own name and colour where it has them."""

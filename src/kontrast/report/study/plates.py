@@ -140,7 +140,7 @@ def _probes(result: xr.Dataset, found: ProbeFindings) -> Plate:
         "What does training buy downstream?",
         f"Test accuracy of a linear classifier on each embedding, trained on {found.n_samples} labelled samples and "
         f"tested on {found.n_samples} others (paper A, Figure 5, right; claim A.fig5). The horizontal lines use no "
-        "network at all. The raw input keeps all its dimensions; every other embedding has those of the output.",
+        "network at all. Embeddings have the dimensions that the table names; the raw input keeps all of its own.",
         (
             Picture(
                 "probes",
