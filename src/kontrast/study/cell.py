@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import resolve_device, resolve_dtype
-from kontrast.data import Dataset, Pairs, load_data, make_pairs, parse_view
+from kontrast.data import Dataset, Pairs, fit_view, make_pairs, parse_view
 from kontrast.nets import MLP
 from kontrast.runs import generator_for
 from kontrast.study.probes import EMBEDDINGS, Embedding, input_embeddings
-from kontrast.study.spec import StudySpec
+from kontrast.study.spec import StudySpec, load_samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +50,12 @@ def draw_cell(spec: StudySpec, width: int, seed: int) -> Cell:
     The samples and pairs depend on the seed alone, so that widths differ by the network only.
     """
     device, dtype = resolve_device(spec.device), resolve_dtype(spec.dtype)
-    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    dataset = load_samples(spec)
     sampler = generator_for(seed, 0)
     contrasted = dataset.draw(spec.n_samples, generator=sampler)
     pairs = make_pairs(
         dataset.x[contrasted],
-        views=parse_view(str(spec.views)),
+        views=fit_view(parse_view(str(spec.views)), [dataset.x]),
         n_positives=spec.n_positives,
         negatives=spec.negatives,
         generator=sampler,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -22,7 +23,17 @@ from kontrast.checks import (
     resolve_device,
     resolve_dtype,
 )
-from kontrast.data import Dataset, data_digest, default_view, load_data, parse_view, require_contrast
+from kontrast.data import (
+    Dataset,
+    RelativeNoise,
+    View,
+    data_digest,
+    default_view,
+    fit_view,
+    load_data,
+    parse_view,
+    require_contrast,
+)
 from kontrast.errors import InputError, StoreError
 from kontrast.losses import SIMILARITIES, link_from, similarity_from
 from kontrast.memory import total_bytes
@@ -32,6 +43,7 @@ from kontrast.study.probes import probe_problem
 
 FORMAT = 4  # raised when a field or a cell changes, so that old folders are not resumed into new ones
 RENAMED = {"view": "views", "labels": "label_curves", "n_probes": "n_ntk_points"}  # the one change since format 3
+ADDED = ("label_column", "x_key", "y_key", "standardize")  # fields that older specs lack; None then as now
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
@@ -41,12 +53,20 @@ class StudySpec:
     """Everything that decides a study's numbers. `prepare` checks it and fills in what depends on the data.
 
     Attributes:
-        data: "mnist5k", "digits", "moons", or a .npz, .npy, .csv or idx file, or a folder.
+        data: "mnist5k", "digits", "moons", or a .npz, .npy, .csv or idx file, or a folder of these or of images.
         split: "train", "test" or "all", where the data has splits.
-        image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32).
+        image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32). Images of a folder are resized
+            to it.
+        label_column: column of a .csv that holds the labels, by name or number; "none" where no column does. Without
+            it, a column that is called target, label, class, y, category or species is refused.
+        x_key: array of a .npz that holds the samples. None is x, data or images.
+        y_key: array of a .npz that holds the labels. None is y, label or target.
+        standardize: bring every column to mean 0 and deviation 1. None is on for tables in files, off for images and
+            named data sets. A constant column is only centred.
         n_samples: number of samples to contrast.
         views: augmentations joined by +, as in "crop:0.5,1+flip+noise:0.1": crop, flip, affine, brightness, contrast,
-            gray for images; noise, mask, mixup for all data. None is crop for images and noise:0.1 for rows.
+            gray for images; noise, relative-noise, mask, mixup for all data. None is crop for images, noise:0.1 for
+            rows, relative-noise:0.1 for tables that are not standardised.
         n_positives: positives per anchor.
         negatives: negatives per anchor, or "all" for their expectation.
         similarities: "cosine", "dot" or "both".
@@ -77,6 +97,10 @@ class StudySpec:
     data: str = "mnist5k"
     split: str = "train"
     image_shape: tuple[int, int] | tuple[int, int, int] | None = None
+    label_column: str | None = None
+    x_key: str | None = None
+    y_key: str | None = None
+    standardize: bool | None = None
     n_samples: int = 50
     views: str | None = None
     n_positives: int = 1
@@ -121,6 +145,7 @@ class StudySpec:
             raise StoreError(f"this folder holds {content['kind']}, and no study; run the study in another folder")
         if content.get("format") == 3:  # its cells hold the same numbers: it can be read, and keeps its format
             content = {RENAMED.get(name, name): value for name, value in content.items()}
+        content = {**dict.fromkeys(ADDED), **content}
         if content.keys() != {field.name for field in dataclasses.fields(cls)} or content["format"] not in (3, FORMAT):
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
@@ -187,25 +212,45 @@ def parse_cell(cell: str) -> tuple[int, int]:
 def prepare(spec: StudySpec) -> StudySpec:
     """Check every field before any long work, and fill in what depends on the data."""
     spec = _checked(spec)
-    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    raw = load_samples(dataclasses.replace(spec, standardize=False))
+    require_contrast(raw, spec.data)
+    if spec.standardize is None:
+        spec = dataclasses.replace(spec, standardize=raw.is_table)
+    dataset = load_samples(spec)
     if spec.n_samples > len(dataset):
         raise InputError(
             f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
         )
     _check_memory(spec, dataset.rows.shape[1])
-    require_contrast(dataset, spec.data)
     if spec.label_curves and (problem := label_problem(dataset.y)):
         raise InputError(f"label_curves needs labels but {spec.data!r} {problem}; leave label_curves out")
-    view = parse_view(spec.views) if spec.views is not None else default_view(dataset)
-    view(dataset.x[:1], torch.Generator().manual_seed(0))  # refuses a crop of tabular rows now, not in a worker
+    view = parse_view(spec.views) if spec.views is not None else _default_view(spec, dataset)
+    # refuses a crop of tabular rows now, not in a worker
+    fit_view(view, [dataset.x])(dataset.x[:1], torch.Generator().manual_seed(0))
     return dataclasses.replace(
         spec,
         views=str(view),
         learning_rates=spec.learning_rates or _automatic_rates(spec, dataset),
-        data_digest=data_digest(dataset),
+        data_digest=data_digest(raw),
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
     )
+
+
+def load_samples(spec: StudySpec) -> Dataset:
+    """The data of a spec, standardised where it says so."""
+    dataset = load_data(spec.data, spec.split, spec.image_shape, spec.label_column, spec.x_key, spec.y_key)
+    return _standardized(dataset) if spec.standardize else dataset
+
+
+@functools.lru_cache(maxsize=1)
+def _standardized(dataset: Dataset) -> Dataset:
+    """Once per process, as cells share it."""
+    return dataset.standardized()
+
+
+def _default_view(spec: StudySpec, dataset: Dataset) -> View:
+    return RelativeNoise() if dataset.is_table and not spec.standardize else default_view(dataset)
 
 
 def _probe_samples(spec: StudySpec, dataset: Dataset) -> int:
@@ -237,6 +282,9 @@ def _checked(spec: StudySpec) -> StudySpec:
     require_type("data", spec.data, (str, os.PathLike))
     for name in ("split", "link", "activation", "parametrization", *(("views",) if spec.views is not None else ())):
         require_type(name, getattr(spec, name), str)
+    for name in ("label_column", "x_key", "y_key"):
+        require_type(name, getattr(spec, name), (str, type(None)))
+    require_type("standardize", spec.standardize, (bool, type(None)))
     require_type("label_curves", spec.label_curves, bool)
     similarities = _several("similarities", spec.similarities)
     similarities = StudySpec.similarities if similarities == ("both",) else similarities
