@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from kontrast.data import Dataset
-    from kontrast.estimators import ClosedFormEmbedding
+    from kontrast.estimators import ClosedFormEmbedding, Probed
 
 CLASSES: Mapping[str, str] = constant_of("kontrast.estimators", "METHODS")
 METHODS = {method: options_of("kontrast.estimators", name) for method, name in CLASSES.items()}
@@ -75,7 +75,8 @@ def embed(
         str,
         typer.Argument(
             metavar="IN",
-            help="A .npz, .npy, .csv or idx file, or a folder of these or of images; or mnist5k, digits, moons.",
+            help="A .npz, .npy, .csv or idx file, a folder of these, or a folder of images, which "
+            "--image-shape resizes; or mnist5k, digits, moons.",
         ),
     ],
     output: Annotated[
@@ -134,7 +135,8 @@ class _Job:
         *,
         plots: bool,
     ) -> None:
-        chosen = [*(["--method"] if method else []), *given, *(["--samples"] if samples is not None else [])]
+        typed = [name.replace("--", "--no-", 1) if value is False else name for name, value in given.items()]
+        chosen = [*(["--method"] if method else []), *typed, *(["--samples"] if samples is not None else [])]
         fitting = [name for name in chosen if name not in OF_SAMPLES]
         if model is not None and fitting:
             raise InputError(f"--model uses a model as it was fitted, so {', '.join(fitting)} cannot be given with it")
@@ -256,20 +258,23 @@ class _Job:
         self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], z: dict[str, torch.Tensor], *, asked: bool
     ) -> dict[str, Any]:
         """Probe accuracies of the embedding, where there are labels."""
-        from kontrast import estimators
-
-        if not asked:
-            return {"probes": [], "judged": "not asked for"}
         with self._timed("probe"):
-            # Beside the input as the features see it: what scaling alone does is no gain of the embedding.
-            seen = {name: dataclasses.replace(part, x=fitted.standardized(part.x)) for name, part in parts.items()}
-            probes, judged = estimators.probe_embeddings(seen, z, seed=self.seed, progress=True)
+            probes, judged = self._probed(fitted, parts, z) if asked else ((), "not asked for")
         rows = [dataclasses.asdict(probed) for probed in probes]
         numbers = [{key: None if value != value else value for key, value in row.items()} for row in rows]
         for row in numbers:
             if fitted.standardize and row["name"] == "raw input":
-                row["name"] = "standardized input"
+                row["name"] = "standardised input"
         return {"probes": numbers, "judged": judged}
+
+    def _probed(
+        self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], z: dict[str, torch.Tensor]
+    ) -> tuple[tuple[Probed, ...], str]:
+        from kontrast import estimators
+
+        # Beside the input as the features see it: what scaling alone does is no gain of the embedding.
+        seen = {name: dataclasses.replace(part, x=fitted.standardized(part.x)) for name, part in parts.items()}
+        return estimators.probe_embeddings(seen, z, seed=self.seed, progress=True)
 
     def found(
         self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], notes: list[str], probes: dict[str, Any]
@@ -376,12 +381,13 @@ def _show(found: dict[str, Any], fitted: ClosedFormEmbedding) -> None:
     how = f"{made}; {'a saved model' if samples is None else f'fitted to {samples:,} samples'}"
     seconds = found["seconds"].get("fit", 0) + found["seconds"]["embed"]
     values = [f"{value:#.3g}" for value in found["eigenvalues"]]
+    own = "columns are standardised as those that the model was fitted to"
     shown = ", ".join(values if len(values) <= 4 else [*values[:3], f"… {values[-1]}"])
     print_lines(
         f"{found['samples_written']:,} samples of {found['values']:,} values → {found['dimensions']} dimensions in "
         f"{seconds:.1f} s ({how})",
         f"eigenvalues {shown}: {fitted.eigenvalue_meaning}",
-        *([STANDARDIZED if samples is not None else "the model standardizes columns"] if found["standardized"] else []),
+        *([own if samples is None else STANDARDIZED] if found["standardized"] else []),
         *([f"the landmarks leave out {found['kernel_error']:.1%} of the kernel"] if found["kernel_error"] else []),
         *(f"note: {note}" for note in found["notes"]),
     )

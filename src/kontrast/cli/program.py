@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-STANDARDIZED = "columns are standardized to mean 0 and deviation 1; --no-standardize leaves them as they are"
+STANDARDIZED = "columns are standardised to mean 0 and deviation 1; --no-standardize leaves them as they are"
 
 _debug = {"on": False}
 

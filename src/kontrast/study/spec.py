@@ -55,8 +55,8 @@ class StudySpec:
     Attributes:
         data: "mnist5k", "digits", "moons", or a .npz, .npy, .csv or idx file, or a folder of these or of images.
         split: "train", "test" or "all", where the data has splits.
-        image_shape: shape of images that come as rows, as in (28, 28) or (3, 32, 32). Images of a folder are resized
-            to it.
+        image_shape: shape of images that come as rows, or that those of a folder are resized to, as in (28, 28) or
+            (3, 32, 32).
         label_column: column of a .csv that holds the labels, by name or number; "none" where no column does. Without
             it, a column that is called target, label, class, y, category or species is refused.
         x_key: array of a .npz that holds the samples. None is x, data or images.
