@@ -207,7 +207,18 @@ def test_the_embedding_examples_run_as_they_stand(programs: Programs) -> None:
 
 def test_the_embedding_page_lists_the_views_with_their_own_numbers() -> None:
     page = (ROOT / "docs/embeddings.md").read_text()
-    for name in ("crop", "flip", "affine", "brightness", "contrast", "gray", "noise", "mask", "mixup"):
+    for name in (
+        "crop",
+        "flip",
+        "affine",
+        "brightness",
+        "contrast",
+        "gray",
+        "noise",
+        "relative-noise",
+        "mask",
+        "mixup",
+    ):
         assert f"| `{parse_view(name)}` |" in page, name
 
 

@@ -31,6 +31,7 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"cli", "progress"},
     "mlxtend": {"data"},
+    "PIL": {"data"},
     "triton": {"kernels"},
 }
 STANDARD = {"torch", "numpy", "scipy", "kontrast", "triton"}  # triton is a part of torch for NVIDIA GPUs

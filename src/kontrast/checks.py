@@ -98,7 +98,7 @@ def require_type(name: str, value: Any, kind: type | tuple[type, ...], fix: str 
     """Refuse a value that is not of `kind`; `fix` says how to make one."""
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(one.__name__ for one in kinds)
+        wanted = " or ".join(dict.fromkeys(one.__name__ for one in kinds))  # numpy's bool is one too
         raise InputError(f"{name} must be {wanted}, got {in_words(value)}{_then(fix)}")
 
 

@@ -39,6 +39,11 @@ class Option:
         return self.type == "bool"
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it is given without a value, as --name or as --no-name; neither is None."""
+        return self.type == "bool | None"
+
+    @property
     def kind(self) -> str:
         """The kind of its value in one word, as help shows it."""
         words = self._words
@@ -57,8 +62,15 @@ class Option:
         return tuple(self._read_one(part, text) for part in text.split(","))
 
     def write(self, value: Any) -> list[str]:
-        """The words that give the option this value; a flag is one word."""
+        """The words that give the option this value; a flag is one word, and so is a switch."""
+        if self.is_switch:
+            return [self.name if value else _opposite(self.name)]
         return [self.name] if value is True else [self.name, _text(value)]
+
+    @property
+    def spellings(self) -> str:
+        """The name, and that of the opposite of a switch, as help shows them."""
+        return f"{self.name}/{_opposite(self.name)}" if self.is_switch else self.name
 
     @property
     def _words(self) -> set[str]:
@@ -116,11 +128,17 @@ def in_options(text: str, options: Iterable[Option]) -> str:
 
 def _as_words(option: Option, match: re.Match[str]) -> str:
     value = match[1].strip("()'").replace(", ", ",")
+    if option.is_switch:
+        return _opposite(option.name) if value == "False" else option.name
     return option.name if option.is_flag else f"{option.name} {value}"
 
 
 def _name(argument: str) -> str:
     return "--" + argument.removeprefix("n_").replace("_", "-")
+
+
+def _opposite(name: str) -> str:
+    return name.replace("--", "--no-", 1)
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
+from PIL import Image
 from rich.cells import cell_len
+from sklearn.datasets import load_wine
 
 from kontrast import estimators, report
 from kontrast.data import half_moons, load, writing
@@ -93,7 +95,7 @@ def test_json_is_the_only_thing_on_standard_output(embed: Kontrast, inputs: Path
     found = ended.found
     assert set(found) == {
         "input", "output", "model", "plot", "views_plot", "samples", "samples_written", "samples_fitted",
-        "values", "dimensions", "method", "options",
+        "values", "standardized", "dimensions", "method", "options",
         "eigenvalues", "kernel_error", "probes", "judged", "notes", "seconds",
     }  # fmt: skip
     assert (found["input"], found["output"]) == (str(inputs / "whole.npz"), "z.npz")
@@ -149,6 +151,141 @@ def test_a_csv_round_trip_with_a_column_of_labels(embed: Kontrast, inputs: Path)
     reused = embed(inputs / "rows.csv", "-o", "r.npy", "--labels", "-1", "--model", "z.model.npz", "--no-plot")
     assert reused.code == 0, reused.err
     np.testing.assert_array_equal(np.load("r.npy"), np.load("z.npy"))
+
+
+# Tables and files as people have them
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """178 wines by 13 measurements, from 0.1 to 1,700, and their kinds: numbers in one table, words in another."""
+    folder, wines = tmp_path_factory.mktemp("wine"), load_wine()
+    for name, kinds in (("numbers", "012"), ("words", "abc")):
+        rows = zip(wines.data.tolist(), wines.target, strict=True)
+        lines = [",".join([*map(str, row), kinds[kind]]) for row, kind in rows]
+        (folder / f"{name}.csv").write_text("\n".join([",".join([*wines.feature_names, "Target"]), *lines]))
+    np.savez(folder / "keys.npz", measured=wines.data, kind=wines.target, notes=np.zeros(3))
+    return folder
+
+
+WINE = ("--width", "64", "--n-views", "2", "--no-plot")
+
+
+def test_a_table_of_different_units_is_standardised_and_keeps_what_it_holds(embed: Kontrast, wine: Path) -> None:
+    """Noise of 0.1 says nothing of a column in thousands: without standardisation the embedding loses the kinds."""
+    wide = ("--width", "512", "--n-views", "4", "--no-plot")
+    ended = embed(wine / "words.csv", "-o", "z.npz", *wide, "--label-column", "Target", "--json")
+    assert ended.code == 0, ended.err
+    found = ended.found
+    assert found["standardized"] is True
+    assert (found["options"]["views"], found["values"]) == ("noise:0.1", 13)
+    embedding, scaled, _ = found["probes"]
+    assert scaled["name"] == "standardised input"
+    assert embedding["linear_probe"] > 0.95
+    assert embedding["knn"] > 0.9
+    assert scaled["knn"] > 0.95  # of the raw input it is 0.83
+    x = load(wine / "words.csv", label_column="Target").x
+    twin = SpectralContrastive(44, width=512, n_views=4, standardize=True, dtype="float32").fit(x)
+    np.testing.assert_array_equal(arrays("z.npz")["z"], twin.transform(x).numpy())
+    assert set(arrays("z.npz")["y"]) == {0, 1, 2}
+    small = (*WINE, "--label-column", "Target")
+    plain = embed(wine / "words.csv", "-o", "p.npz", *small, "--no-standardize", "--json").found
+    assert (plain["standardized"], plain["options"]["views"]) == (False, "relative-noise:0.1")
+    assert plain["probes"][1]["name"] == "raw input"
+    said = embed(wine / "words.csv", "-o", "z.npz", *small, "--no-probes").words
+    assert "columns are standardised to mean 0 and deviation 1; --no-standardize leaves them as they are" in said
+    assert "44 dimensions instead of 128: one for 4 samples; --components asks for more" in said
+
+
+def test_a_model_standardises_new_samples_by_the_old_ones(embed: Kontrast, wine: Path) -> None:
+    whole = np.loadtxt(wine / "numbers.csv", delimiter=",", skiprows=1)
+    for name, rows in (("old", whole[:100]), ("new", whole[100:])):
+        np.savetxt(f"{name}.csv", rows, delimiter=",", header=",".join([*"abcdefghijklm", "class"]), comments="")
+    options = ("--label-column", "class", "--no-probes")
+    assert embed("old.csv", "-o", "old.npy", *WINE, *options, "--dtype", "float64").code == 0
+    ended = embed("new.csv", "-o", "new.npz", "--model", "old.model.npz", "--no-plot", *options)
+    assert ended.code == 0, ended.err
+    assert "columns are standardised as those that the model was fitted to" in ended.words
+    scaled = torch.from_numpy((whole[:, :13] - whole[:100, :13].mean(0)) / whole[:100, :13].std(0))
+    twin = SpectralContrastive(25, width=64, n_views=2).fit(scaled[:100])
+    np.testing.assert_allclose(arrays("new.npz")["z"], twin.transform(scaled[100:]).numpy(), rtol=0, atol=1e-8)
+    assert arrays("new.npz")["y"].tolist() == whole[100:, 13].tolist()
+    refused = embed("new.csv", "-o", "z.npy", "--model", "old.model.npz", "--no-standardize", *options).refused
+    assert "so --no-standardize cannot be given with it" in refused
+
+
+def test_a_column_like_labels_is_decided_about(embed: Kontrast, wine: Path) -> None:
+    for arguments in ((), ("--labels", wine / "keys.npz")):
+        said = embed(wine / "numbers.csv", "-o", "z.npz", *WINE, *arguments).refused
+        assert (
+            "the column 'Target' looks like labels; pass --label-column Target, or --label-column none to use" in said
+        )
+    found = embed(wine / "numbers.csv", "-o", "z.npz", *WINE, "--label-column", "none", "--json").found
+    assert (found["values"], found["judged"]) == (14, "there are no labels")
+    for option in ("--labels", "--label-column"):
+        found = embed(wine / "numbers.csv", "-o", f"{option[2:]}.npz", *WINE, option, "Target", "--json").found
+        assert (found["values"], len(found["probes"])) == (13, 3)
+    np.testing.assert_array_equal(arrays("labels.npz")["z"], arrays("label-column.npz")["z"])
+
+
+def test_arrays_by_their_keys(embed: Kontrast, wine: Path) -> None:
+    ended = embed(wine / "keys.npz", "-o", "z.npz", *WINE, "--x-key", "measured", "--y-key", "kind", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.found["values"], len(ended.found["probes"])) == (13, 3)
+    again = embed(wine / "keys.npz", "-o", "again.npz", "--model", "z.model.npz", "--x-key", "measured", "--no-plot")
+    assert again.code == 0, again.err
+    np.testing.assert_array_equal(arrays("again.npz")["z"], arrays("z.npz")["z"])
+
+
+def test_folders_of_images_with_classes_and_splits(embed: Kontrast, inputs: Path) -> None:
+    digits = arrays(inputs / "split.npz")
+    for part in ("train", "test"):
+        for k, (image, label) in enumerate(zip(digits[f"x_{part}"], digits[f"y_{part}"], strict=True)):
+            folder = Path("mine") / part / str(label)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((255 * image).round().astype(np.uint8)).save(folder / f"{k:03d}.png")
+    ended = embed("mine", "-o", "z.npz", *SMALL, "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.found["samples"], ended.found["standardized"]) == ({"train": 200, "test": 100}, False)
+    assert ended.found["options"]["views"] == "affine"
+    assert sorted(arrays("z.npz")["y_test"].tolist()) == sorted(digits["y_test"].tolist())
+    assert len(ended.found["probes"]) == 3
+
+
+def test_images_of_different_sizes_and_a_model_that_resizes_new_ones(embed: Kontrast) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(20):
+        Path("photos").mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (9 + k % 2, 12, 3), dtype=np.uint8)).save(f"photos/{k:02d}.jpg")
+    said = embed("photos", "-o", "z.npz", *SMALL).refused
+    assert (
+        "00.jpg of 9×12 pixels (height×width) and 01.jpg of 10×12; to resize all of them pass --image-shape 9,12"
+        in said
+    )
+    assert embed("photos", "-o", "z.npz", *SMALL, "--image-shape", "8,8").code == 0
+    assert load_model("z.model.npz").image_shape == (3, 8, 8)
+    Path("gray").mkdir()
+    Image.fromarray(rng.integers(0, 256, (30, 40), dtype=np.uint8)).save("gray/new.png")
+    ended = embed("gray", "-o", "new.npy", "--model", "z.model.npz", "--no-plot")
+    assert ended.code == 0, ended.err
+    x = load("gray", image_shape=(3, 8, 8)).x
+    np.testing.assert_array_equal(np.load("new.npy"), load_model("z.model.npz").transform(x).numpy())
+
+
+def test_views_of_a_table_are_drawn_as_they_are_made(
+    embed: Kontrast, wine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(report, "write_view_examples", lambda path, x, view, *, seed: drawn.append((x, view)))
+    for switch in ("--standardize", "--no-standardize"):
+        ended = embed(wine / "words.csv", "-o", "z.npz", *WINE[:-1], "--label-column", "Target", "--no-probes", switch)
+        assert ended.code == 0, ended.err
+    (standardised, _), (plain, view) = drawn
+    assert standardised.abs().max() < 10
+    assert plain.max() > 300
+    noise = torch.cat([view(plain, generator(k)) - plain for k in range(300)]).std(0)
+    deviation = load(wine / "words.csv", label_column="Target").x.std(0)
+    torch.testing.assert_close(noise, 0.1 * deviation, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +386,8 @@ def test_the_default_view_is_the_estimators(embed: Kontrast, inputs: Path) -> No
         x = load(inputs / name).x
         ended = embed(inputs / name, "-o", "z.npy", *SMALL, "--json")
         assert ended.found["options"]["views"] == text
-        twin = SpectralContrastive(4, width=64, n_views=2, views="auto", dtype="float32").fit_transform(x)
+        options = {"views": "auto", "standardize": name == "rows.npy", "dtype": "float32"}
+        twin = SpectralContrastive(4, width=64, n_views=2, **options).fit_transform(x)
         np.testing.assert_array_equal(np.load("z.npy"), twin.numpy())
 
 
@@ -367,6 +505,15 @@ BAD: list[tuple[str, tuple[str, ...], str]] = [
     ("images.npy", ("--labels", "digit"), "has no columns, so none called 'digit'"),
     ("images.npy", ("--labels", "gone.npy"), "there is no file of labels gone.npy"),
     ("rows.csv", ("--labels", "digits"), "no column 'digits'"),
+    ("rows.csv", ("--label-column", "digits"), "no column 'digits' to take the labels from: it has the columns p0, p1"),
+    ("rows.csv", ("--label-column", "none"), "column 'digit' holds"),
+    ("rows.csv", ("--label-column", "digit", "--labels", "digit"), "the labels are given twice"),
+    ("rows.csv", ("--label-column", "digit", "--labels", "LABELS"), "by --label-column 'digit'; leave one out"),
+    ("rows.csv", ("--x-key", "x"), "is no .npz, so it has no key 'x'; leave --x-key out"),
+    ("whole.npz", ("--label-column", "y"), "so none called 'y'; leave --label-column out, and name the array"),
+    ("whole.npz", ("--x-key", "z"), "no array 'z'; give --x-key one of its keys: x, y"),
+    ("whole.npz", ("--y-key", "z"), "no array 'z'; give --y-key one of its keys: x, y"),
+    ("whole.npz", ("--y-key", "y", "--labels", "LABELS"), "by --y-key 'y'; leave one out"),
     ("rows.csv", (), "column 'digit' holds"),
     ("split.npz", ("--labels", "LABELS"), "has 300 samples but labels of shape (200,)"),
     ("images.npy", ("-o", "z.txt"), "arrays are written as .npy, .npz, .csv, got 'z.txt'"),

@@ -24,13 +24,15 @@ CLASSES = {
     **{name: ("kontrast.estimators", getattr(estimators, name)) for name in estimators.METHODS.values()},
 }
 STUDY = (
-    "data split image-shape samples views positives negatives similarity link temperature delta activation depth "
-    "parametrization d-out widths seeds steps learning-rate pca-learning-rate pca-d-out pca-steps probe-samples "
-    "label-curves device dtype tolerance pca-tolerance probe-margin output resume workers json debug help"
+    "data split image-shape label-column x-key y-key standardize loss rates optimizer momentum batch-size max-steps "
+    "map-samples setting model samples views positives negatives similarity link temperature delta activation depth "
+    "parametrization d-out widths seeds seed steps learning-rate pca-learning-rate pca-d-out pca-steps probe-samples "
+    "label-curves device dtype tolerance gap-tolerance pca-tolerance probe-margin preset budget output resume workers "
+    "json debug help"
 )
 EMBED = (
     "components width features activation depth similarity views n-views ridge image-shape device dtype seed time flow "
-    "output method samples model labels split no-plot no-probes json debug help"
+    "label-column x-key y-key standardize output method samples model labels split no-plot no-probes json debug help"
 )
 
 
@@ -111,6 +113,17 @@ def test_values_are_read_by_their_types_and_written_back(option: Option, text: s
     assert option.read(written) == value
 
 
+def test_a_switch_has_a_word_for_each_of_its_values_and_none_without() -> None:
+    [switch] = [one for one in options_of("kontrast.study", "StudySpec") if one.argument == "standardize"]
+    assert switch.is_switch
+    assert not switch.is_flag
+    assert switch.spellings == "--standardize/--no-standardize"
+    assert switch.write(True) == ["--standardize"]
+    assert switch.write(False) == ["--no-standardize"]
+    assert not COUNT.is_switch
+    assert COUNT.spellings == "--samples"
+
+
 @pytest.mark.parametrize(
     "option, text, message",
     [
@@ -138,6 +151,8 @@ SAID = [
     ("the link is linear, and depth counts layers", "the link is linear, and depth counts layers"),
     ("no data set or file is called '/data/n_samples.npz'", "no data set or file is called '/data/n_samples.npz'"),
     ("--samples must be a whole number", "--samples must be a whole number"),
+    ("pass label_column='target' or y_key='y'", "pass --label-column target or --y-key y"),
+    ("standardize=False, or standardize=True", "--no-standardize, or --standardize"),
 ]
 
 

@@ -122,6 +122,31 @@ def test_data_without_labels_is_studied_without_probes(kontrast: Kontrast, bad_f
     assert "No downstream probes: the data has no labels" in (tmp_path / "s" / "report.html").read_text()
 
 
+def test_a_table_is_studied_with_its_labels_in_standardised_columns(kontrast: Kontrast, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kinds = np.arange(40) % 2
+    rows = (rng.normal(size=(40, 3)) + 3 * kinds[:, None]) * [1e-3, 1, 1e4]
+    lines = [f"{a},{b},{c},{'xz'[k]}" for (a, b, c), k in zip(rows, kinds, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,species", *lines]))
+    options = ("study", "--data", tmp_path / "t.csv", *TINY[2:-6], "--widths", 8, "--seeds", 1, "--steps", 3)
+    said = kontrast(*options, "-o", tmp_path / "s").refused
+    assert (
+        "the column 'species' looks like labels; pass --label-column species, or --label-column none to use it" in said
+    )
+    done = kontrast(*options, "--label-column", "species", "-o", tmp_path / "s", "--workers", 1)
+    assert done.code == 0, done.err
+    assert "columns are standardised to mean 0 and deviation 1; --no-standardize leaves them as they are" in done.words
+    assert "linear probes" in done.out
+    page = (tmp_path / "s" / "report.html").read_text()
+    assert "--label-column species --standardize" in page
+    plain = kontrast(*options, "--label-column", -1, "--no-standardize", "-o", tmp_path / "p", "--workers", 1)
+    assert plain.code == 0, plain.err
+    assert "columns are standardised" not in plain.words
+    page = (tmp_path / "p" / "report.html").read_text()
+    assert "--label-column -1 --no-standardize" in page
+    assert "--views relative-noise:0.1" in page
+
+
 def test_report_rebuilds_the_same_page_from_the_cells_alone(kontrast: Kontrast, finished: Path) -> None:
     before = (finished / "report.html").read_bytes()
     result = (finished / "result.nc").read_bytes()
@@ -176,7 +201,16 @@ BAD = [
     (["study", *TINY, "--depth", "99999999999"], "--depth must be a whole number of at most"),
     (["study", *TINY, "--device", "meta"], "--device must look like"),
     (["study", *TINY, "-o", "x" * 400], "cannot write to"),
-    (["study", "--data", "huge.npy", *TINY[2:]], "scale them"),
+    (["study", "--data", "huge.npy", *TINY[2:], "--no-standardize"], "scale them"),
+    (["study", "--data", "larger.npy", *TINY[2:]], "too large to square; scale them"),
+    (["study", "--data", "keys.npz", *TINY[2:]], "pass --x-key and --y-key"),
+    (["study", "--data", "keys.npz", *TINY[2:], "--x-key", "c"], "no array 'c'; give --x-key one of its keys: a, b"),
+    (["study", "--data", "keys.npz", *TINY[2:], "--label-column", "a"], "so none called 'a'; leave --label-column out"),
+    (
+        ["study", *TINY, "--label-column", "a"],
+        "'digits' has its own labels and no column 'a'; leave --label-column out",
+    ),
+    (["study", *TINY, "--standardize", "yes"], "yes"),
     (["study", "--nope"], "--nope"),
     (["studdy"], "study"),
     (["report"], "kontrast report --help"),
@@ -212,8 +246,10 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows[3, 2] = value
         np.save(folder / f"{name}.npy", rows)
     np.save(folder / "huge.npy", 1e120 * np.random.default_rng(0).random((30, 4)))
+    np.save(folder / "larger.npy", 1e200 * np.random.default_rng(0).random((30, 4)))
     np.save(folder / "unlabelled.npy", np.random.default_rng(0).random((30, 4)))
     np.save(folder / "constant.npy", np.full((30, 4, 4), 0.5))
+    np.savez(folder / "keys.npz", a=rows, b=rows[:, 0])
     np.save(folder / "cube.npy", np.ones((3, 4, 5, 6, 7)))
     np.save(folder / "words.npy", np.array(["a", "b"]))
     (folder / "mine").mkdir()

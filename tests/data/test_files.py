@@ -278,6 +278,86 @@ def test_an_archive_with_the_wrong_keys_is_refused(tmp_path, arrays, split, give
     assert fix in message
 
 
+# Arrays by their keys
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    x, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+    np.savez(tmp_path / "a.npz", Points=x, points=x + 10, kind=y, y=y + 5, other=np.zeros(9))
+    return tmp_path / "a.npz"
+
+
+def test_arrays_are_chosen_by_their_keys(named):
+    assert load(named, x_key="points").x[0].tolist() == [10, 11]
+    data = load(named, x_key="Points", y_key="kind")
+    assert data.x[0].tolist() == [0, 1]
+    assert data.y.tolist() == [0, 1, 2]
+    assert load(named, x_key="POINTS").x.shape == (3, 2)  # in another case, where none is in this
+    assert load(named, x_key="Points").y.tolist() == [5, 6, 7]  # labels by rule, as without a key
+    assert list(load_parts(named, x_key="points", y_key="kind")) == ["all"]
+
+
+def test_text_labels_under_a_key(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), kind=np.array(["dog", "cat", "dog"]))
+    assert load(tmp_path / "a.npz", y_key="kind").y.tolist() == [1, 0, 1]
+    np.savez(tmp_path / "lone.npz", y=np.zeros((3, 2)))
+    assert load(tmp_path / "lone.npz", x_key="y").y is None  # no array is both
+
+
+def test_a_key_may_name_both_splits(tmp_path):
+    arrays = {f"{key}_{part}": np.full((n, 2) if key == "rows" else n, n) for key in ("rows", "kind", "x", "y")
+              for part, n in (("train", 3), ("test", 2))}  # fmt: skip
+    np.savez(tmp_path / "a.npz", **arrays, pool=np.zeros((4, 2)))
+    options = {"x_key": "rows", "y_key": "kind"}
+    assert load(tmp_path / "a.npz", split="all", **options).y.tolist() == [3, 3, 3, 2, 2]
+    assert {name: len(part) for name, part in load_parts(tmp_path / "a.npz", **options).items()} == {
+        "train": 3,
+        "test": 2,
+    }
+    assert len(load_parts(tmp_path / "a.npz", x_key="pool")["all"]) == 4
+    assert load(tmp_path / "a.npz", x_key="rows_test", y_key="kind_test").y.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"x_key": "rows"}, "no array 'rows'; give x_key one of its keys: Points, points, kind, y, other"),
+        ({"x_key": "Points", "y_key": "c"}, "no array 'c'; give y_key one of its keys: Points, points, kind, y, other"),
+        ({"y_key": "kind"}, "name the samples x (or x_train and x_test) and the labels y, or pass x_key and y_key"),
+        ({"x_key": "points", "y_key": "other"}, "has 3 samples but labels of shape (9,)"),
+        ({"x_key": "kind"}, "samples of shape (3,)"),
+    ],
+)
+def test_keys_that_are_not_there_are_refused_with_those_that_are(named, options, said):
+    assert said in refusal(named, **options)
+
+
+def test_one_key_of_labels_does_not_fit_two_splits(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((3, 2)), x_test=np.zeros((2, 2)), kind=np.arange(3))
+    said = refusal(tmp_path / "a.npz", y_key="kind")
+    assert "no kind_train or kind_test for y_key (keys: x_train, x_test, kind); pass x_key too" in said
+    assert load(tmp_path / "a.npz", x_key="x_train", y_key="kind").y.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.csv", "x.npy", "train-images-idx3-ubyte"])
+def test_only_archives_have_keys(tmp_path, name):
+    write_idx(tmp_path / name, bytes_of_images()) if "idx" in name else (tmp_path / name).write_text("1,2")
+    for key in ("x_key", "y_key"):
+        said = f"is no .npz, so it has no key 'k'; leave {key} out"
+        assert said in refusal(tmp_path / name, **{key: "k"})
+        with pytest.raises(DataError, match=said):
+            load(tmp_path, **{key: "k"})
+        with pytest.raises(InputError, match=f"'moons' has its own labels and no key 'k'; leave {key} out"):
+            load("moons", **{key: "k"})
+
+
+@pytest.mark.parametrize("option", ["label_column", "x_key", "y_key"])
+def test_names_are_text(tmp_path, option):
+    with pytest.raises(InputError, match=f"{option} must be str or NoneType, got int"):
+        load(table(tmp_path, "a,b\n1,2\n"), **{option: 1})
+
+
 def test_a_file_without_splits_is_the_same_for_every_split(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.ones((3, 2)))
     for split in ("train", "test", "all"):
@@ -626,6 +706,29 @@ def test_a_column_of_a_table_holds_the_labels(tmp_path, text, column, labels):
     assert data.y.tolist() == labels
 
 
+@pytest.mark.parametrize("name", ["target", "Label", "LABELS", "class", "y", "Category", "species"])
+@pytest.mark.parametrize("values", ["01", "ab"], ids=["numbers", "words"])
+def test_a_column_that_is_called_like_labels_is_no_feature_by_accident(tmp_path, name, values):
+    path = table(tmp_path, f"a,{name},b\n1,{values[0]},2\n3,{values[1]},4\n")
+    expected = f"the column {name!r} looks like labels; pass label_column={name!r}, or label_column='none' to use it as"
+    assert expected in refusal(path)
+    assert load(path, label_column=name).y.tolist() == [0, 1]
+    if values == "01":
+        everything = load(path, label_column="none")
+        assert everything.x.tolist() == [[1, 0, 2], [3, 1, 4]]
+        assert everything.y is None
+    else:
+        assert f"column {name!r} holds 'a' in sample 0" in refusal(path, label_column="none")
+
+
+def test_other_names_are_features_and_a_column_called_none_has_a_number(tmp_path):
+    path = table(tmp_path, "yes,classes,none\n1,2,0\n3,4,1\n")
+    assert load(path).x.shape == load(path, label_column="none").x.shape == (2, 3)
+    assert load(path, label_column="2").y.tolist() == [0, 1]
+    assert load(table(tmp_path, "1,7\n3,8\n")).x.shape == (2, 2)  # without names nothing looks like labels
+    assert load(table(tmp_path, "a,class\n1,7\n"), label_column="a").x.tolist() == [[7]]  # the user has decided
+
+
 def test_whole_numbers_in_a_table_are_pixels_of_images(tmp_path):
     path = table(tmp_path, "0,51,102,255\n255,0,0,0")
     assert load(path).x.tolist() == [[0, 51, 102, 255], [255, 0, 0, 0]]
@@ -659,7 +762,11 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path, text, options, given_text,
 
 def test_only_tables_have_columns(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
-    assert "has no columns, so none called 'y'" in refusal(tmp_path / "a.npy", label_column="y")
+    assert "has no columns, so none called 'y'; leave label_column out" in refusal(tmp_path / "a.npy", label_column="y")
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
+    for column in ("y", "none"):
+        said = refusal(tmp_path / "a.npz", label_column=column)
+        assert f"none called {column!r}; leave label_column out, and name the array of its labels with y_key" in said
     with pytest.raises(InputError, match="'digits' has its own labels and no column 'y'"):
         load("digits", label_column="y")
     (tmp_path / "b.csv").write_bytes("a,b\n1,2".encode("utf-16"))
@@ -756,6 +863,31 @@ def test_files_that_are_no_labels(tmp_path, name, content, said):
     np.savez(tmp_path / "two.npz", a=np.zeros(5), b=np.zeros(5))
     with pytest.raises(DataError, match="has the keys a, b; name the labels y"):
         load_parts(tmp_path / "samples.npy", labels=str(tmp_path / "two.npz"))
+
+
+def test_labels_come_from_one_place(tmp_path):
+    path = table(tmp_path, "a,y\n1,0\n2,1\n")
+    (tmp_path / "l.csv").write_text("3\n4\n")
+    beside = str(tmp_path / "l.csv")
+    assert load_parts(path, labels="y")["all"].y.tolist() == [0, 1]
+    assert load_parts(path, label_column="y")["all"].y.tolist() == [0, 1]
+    with pytest.raises(DataError, match="the column 'y' looks like labels"):
+        load_parts(path, labels=beside)
+    both = load_parts(path, labels=beside, label_column="none")["all"]
+    assert both.y.tolist() == [3, 4]
+    assert both.x.shape == (2, 2)
+    for labels in (beside, "y", "a"):
+        with pytest.raises(
+            InputError, match=r"the labels are given twice, as .* and by label_column 'y'; leave one out"
+        ):
+            load_parts(path, labels=labels, label_column="y")
+    np.savez(tmp_path / "b.npz", x=np.zeros((2, 2)), kind=np.arange(2))
+    with pytest.raises(InputError, match=r"given twice, as .* and by y_key 'kind'"):
+        load_parts(tmp_path / "b.npz", labels=beside, y_key="kind")
+    with pytest.raises(
+        DataError, match=r"no file of labels digit, and .*b\.npz has no columns, so none called 'digit'"
+    ):
+        load_parts(tmp_path / "b.npz", labels="digit")
 
 
 # Writing

@@ -1,4 +1,4 @@
-"""Views of any samples: holes and mixtures. Noise is tested in test_views.py."""
+"""Views of any samples: holes, mixtures and relative noise. Plain noise is tested in test_views.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kontrast.data import Masking, Mixup
+from kontrast.data import Compose, GaussianNoise, Masking, Mixup, RelativeNoise, fit_view, make_pairs, parse_view
 from kontrast.errors import InputError
 from tests.cases import DTYPES, generator, randn
 
@@ -126,3 +126,68 @@ def test_every_sample_is_mixed_by_a_share_of_its_own() -> None:
     assert len(kept.unique()) == 30
     assert float(kept.min()) < 0.6
     assert float(kept.max()) > 0.9
+
+
+# Noise relative to the deviation of each column
+
+
+def units(n: int, *, seed: int = 0) -> torch.Tensor:
+    """Columns of deviations 1e-6, 1, 1000 and 0, not in the middle."""
+    return (randn(n, 4, seed=seed) + 5) * torch.tensor([1e-6, 1, 1000, 0], dtype=torch.float64) + 3
+
+
+def test_relative_noise_is_a_share_of_the_deviation_of_every_column() -> None:
+    x = units(4000)
+    view = fit_view(parse_view("relative-noise:0.2"), torch.split(x, 100))
+    noise = view(x, generator()) - x
+    torch.testing.assert_close(noise.std(0)[:3] / x.std(0)[:3], torch.full((3,), 0.2).double(), rtol=0.05, atol=0)
+    assert (noise[:, 3] == 0).all()
+    assert noise.mean(0).abs().div(x.std(0))[:3].max() < 0.02
+
+
+@relaxed
+@given(n=st.integers(2, 30), batch=st.integers(1, 30), share=st.floats(0, 2), seed=seeds)
+def test_relative_noise_does_not_depend_on_the_batch_that_it_sees(n, batch, share, seed):
+    """The deviations are those of the data set, so that a sample alone has the noise that it has among others."""
+    x = units(n, seed=seed)
+    view = fit_view(RelativeNoise(share), torch.split(x, batch))
+    std = share * x.std(0, correction=0)
+    drawn = torch.randn(1, 4, generator=generator(seed), dtype=torch.float64)
+    torch.testing.assert_close(view(x[:1], generator(seed)), x[:1] + std * drawn, rtol=1e-6, atol=0)
+
+
+def test_where_deviations_are_1_relative_noise_is_plain_noise() -> None:
+    x = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    view = fit_view(RelativeNoise(0.3), [x])
+    assert torch.equal(view(x, generator(3)), GaussianNoise(0.3)(x, generator(3)))
+    images = x.view(1, 1, 2, 2) * torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1)
+    view = fit_view(RelativeNoise(0.3), [images])
+    assert torch.equal(view(images, generator(3)), GaussianNoise(0.3)(images, generator(3)))
+
+
+def test_fitting_reaches_into_compositions_and_leaves_other_views_and_fitted_ones() -> None:
+    x = units(20)
+    plain = Compose((Masking(0.5), GaussianNoise(0.1)))
+    assert fit_view(plain, []) is plain
+    view = fit_view(parse_view("mask:0.5+relative-noise"), [x])
+    assert str(view) == "mask:0.5+relative-noise:0.1"
+    assert view == parse_view(str(view))
+    expected = fit_view(RelativeNoise(), [x])(Masking(0.5)(x, g := generator()), g)
+    assert torch.equal(view(x, generator()), expected)
+    assert fit_view(view, [100 * x]) is view
+
+
+def test_relative_noise_without_a_data_set_is_refused_and_pairs_are_one() -> None:
+    x = units(9)
+    with pytest.raises(
+        InputError, match=r"view relative-noise:0\.1 is relative to the deviations of a data set.*fit_view"
+    ):
+        RelativeNoise()(x, generator())
+    pairs = make_pairs(x, views=RelativeNoise(), generator=generator())
+    assert torch.equal(pairs.x[9:], fit_view(RelativeNoise(), [x])(x, generator()))
+
+
+@pytest.mark.parametrize("share", [-0.1, math.inf, math.nan, "much", True])
+def test_a_bad_share_is_refused(share: object) -> None:
+    with pytest.raises(InputError, match="share must be a finite number of at least 0"):
+        RelativeNoise(share)

@@ -20,6 +20,7 @@ from kontrast.data import (
     Masking,
     Mixup,
     RandomResizedCrop,
+    RelativeNoise,
     default_view,
     parse_view,
 )
@@ -182,6 +183,8 @@ def test_the_text_of_a_view_reads_back_as_the_view(view):
         ("flip:0.25", HorizontalFlip(0.25)),
         ("noise", GaussianNoise()),
         ("noise:1e-3", GaussianNoise(0.001)),
+        ("relative-noise", RelativeNoise(0.1)),
+        ("relative-noise:0.5", RelativeNoise(0.5)),
         ("affine", Affine(15, 0.05, 0.2)),
         ("affine:30,0,0.2", Affine(30, 0.0, 0.2)),
         ("brightness", Brightness(0.4)),
@@ -209,7 +212,7 @@ def test_a_text_that_is_no_view_is_refused(part):
         message = str(caught.value)
         assert f"cannot read {part!r} in the view {text!r}" in message
         assert "crop:0.5,1.0" in message
-        assert "affine, brightness, contrast, crop, flip, gray, mask, mixup and noise" in message
+        assert "affine, brightness, contrast, crop, flip, gray, mask, mixup, noise and relative-noise" in message
         assert "\n" not in message
 
 
@@ -243,6 +246,7 @@ def test_a_text_that_is_no_view_is_told_why(text, hint):
         ("flip:nan", "nan", "write flip:0.5"),
         ("noise:-1", "-1.0", "at least 0"),
         ("noise:inf", "inf", "at least 0"),
+        ("relative-noise:-1", "-1.0", "share must be a finite number of at least 0"),
         ("affine:181,0,0", "181.0", "rotation must be a number of at least 0 and at most 180"),
         ("affine:-1,0,0", "-1.0", "rotation must be a number of at least 0 and at most 180"),
         ("affine:1,1.5,0", "1.5", "shift must be a number of at least 0 and at most 1,"),

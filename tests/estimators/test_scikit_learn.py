@@ -24,6 +24,7 @@ CHECKED = [  # one of each way to fit
     ContrastivePCA(2, width=16),
     ContrastivePCA(2, n_landmarks=8),
     SpectralContrastive(2, width=16),
+    SpectralContrastive(2, width=16, standardize=True),
     SpectralContrastive(2, width=math.inf, n_landmarks=16),
     DeepLinearSSL(2),
     DeepLinearSSL(2, time=0.1),

@@ -11,10 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import integers, lists
+from PIL import Image
 
 from kontrast.data import load
 from kontrast.errors import DataError, InputError, KontrastError, StoreError
 from kontrast.study import StudySpec, prepare, run_study
+from kontrast.study.cell import draw_cell
 from kontrast.study.spec import cell_name, parse_cell, require_current
 
 DIGITS = StudySpec(data="digits", n_samples=8, widths=(8, 16), n_seeds=2, n_steps=5)
@@ -78,6 +80,99 @@ def test_a_spec_of_format_3_is_read_under_its_new_names_and_not_continued() -> N
     assert StudySpec.from_dict(spec.as_dict()) == spec  # as `find` reads it from a result
     with pytest.raises(StoreError, match=r"format 3, here 4\).* not continued; run the study again in another folder"):
         require_current(spec)
+
+
+def test_a_spec_from_before_columns_and_keys_is_read_with_none_of_them() -> None:
+    ready = prepare(DIGITS)
+    added = ("label_column", "x_key", "y_key", "standardize")
+    old = {name: value for name, value in ready.as_dict().items() if name not in added}
+    assert StudySpec.from_dict(old) == dataclasses.replace(ready, standardize=None)
+    with pytest.raises(StoreError, match="another kontrast"):
+        StudySpec.from_dict({name: value for name, value in old.items() if name != "n_samples"})
+
+
+# Tables and files
+
+
+UNITS = np.array([1e-3, 1.0, 1e4])
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Two kinds of samples in columns of different units, and their kinds in words."""
+    rng = np.random.default_rng(0)
+    kinds = np.arange(40) % 2
+    rows = (rng.normal(size=(40, 3)) + 3 * kinds[:, None] + 5) * UNITS
+    lines = [f"{a!r},{b!r},{c!r},{'ab'[k]}" for (a, b, c), k in zip(rows.tolist(), kinds, strict=True)]
+    (tmp_path / "measured.csv").write_text("\n".join(["u,v,w,Species", *lines]))
+    np.savez(tmp_path / "measured.npz", points=rows, kind=kinds)
+    return tmp_path / "measured.csv"
+
+
+def on(path: Path, **fields: Any) -> StudySpec:
+    return dataclasses.replace(DIGITS, data=str(path), widths=(16,), n_seeds=1, **fields)
+
+
+def test_labels_come_from_a_column_or_a_key(measured: Path) -> None:
+    with pytest.raises(DataError, match="the column 'Species' looks like labels; pass label_column='Species', or"):
+        prepare(on(measured))
+    table = prepare(on(measured, label_column="Species"))
+    archive = prepare(on(measured.with_suffix(".npz"), x_key="points", y_key="kind"))
+    assert (table.label_column, archive.x_key, archive.y_key) == ("Species", "points", "kind")
+    assert table.n_probe_samples == 16
+    assert table.data_digest == archive.data_digest
+    assert prepare(table) == table
+    cells = [draw_cell(spec, 16, 0) for spec in (table, archive)]
+    assert cells[0].dataset.y is not None
+    assert set(cells[0].dataset.y.tolist()) == {0, 1}
+    assert torch.equal(cells[0].dataset.x, cells[1].dataset.x)
+    assert torch.equal(cells[0].pairs.x, cells[1].pairs.x)
+
+
+def test_tables_are_standardised_unless_asked_otherwise(measured: Path) -> None:
+    spec = prepare(on(measured, label_column="Species"))
+    assert (spec.standardize, spec.views) == (True, "noise:0.1")
+    cell = draw_cell(spec, 16, 0)
+    torch.testing.assert_close(cell.dataset.x.mean(0), torch.zeros(3).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(cell.dataset.x.std(0, correction=0), torch.ones(3).double())
+    plain = prepare(on(measured, label_column="Species", standardize=False))
+    assert (plain.standardize, plain.views) == (False, "relative-noise:0.1")
+    assert plain.data_digest == spec.data_digest
+    assert plain.digest != spec.digest
+    cell = draw_cell(plain, 16, 0)
+    assert cell.dataset.x.mean(0)[2] > 1e4
+    n, x = len(cell.pairs.anchor), cell.pairs.x
+    drawn = ((x[n:] - x[:n]) / cell.dataset.x.std(0, correction=0)).flatten()  # the deviations of all 40 samples
+    same = draw_cell(spec, 16, 0).pairs.x
+    torch.testing.assert_close(drawn, (same[n:] - same[:n]).flatten())
+
+
+@pytest.mark.parametrize("data", ["digits", "moons"])
+def test_named_data_and_images_stay_as_they_are(data: str, tmp_path: Path) -> None:
+    spec = prepare(dataclasses.replace(DIGITS, data=data))
+    assert spec.standardize is False
+    assert torch.equal(draw_cell(spec, 16, 0).dataset.x, load(data, dtype=torch.float64).x)
+    assert spec.views == {"digits": "crop:0.5,1.0", "moons": "noise:0.1"}[data]
+    np.save(tmp_path / "images.npy", np.random.default_rng(0).random((20, 4, 4)))
+    assert prepare(on(tmp_path / "images.npy")).standardize is False
+    asked = prepare(dataclasses.replace(DIGITS, data=data, standardize=True))
+    assert asked.standardize is True
+    torch.testing.assert_close(draw_cell(asked, 16, 0).dataset.x.mean(), torch.tensor(0.0).double(), rtol=0, atol=1e-12)
+
+
+def test_a_study_of_a_folder_of_images(tmp_path: Path) -> None:
+    for k in range(24):
+        folder = tmp_path / "images" / ("even" if k % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(k).integers(0, 256, (6, 5 + k % 2), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{k:02d}.png")
+    with pytest.raises(
+        DataError, match=r"even/00\.png of 6×5 pixels .* and odd/01\.png of 6×6; .* image_shape=\(6, 5\)"
+    ):
+        prepare(on(tmp_path / "images"))
+    spec = prepare(on(tmp_path / "images", image_shape=(6, 5)))
+    assert (spec.standardize, spec.views, spec.n_probe_samples) == (False, "crop:0.5,1.0", 8)
+    assert draw_cell(spec, 16, 0).dataset.x.shape == (24, 1, 6, 5)
 
 
 def test_the_data_itself_is_part_of_the_digest(tmp_path: Path) -> None:
@@ -150,6 +245,10 @@ BAD = [
     ({"device": "tpu"}, InputError, "device must look like"),
     ({"views": "spin"}, InputError, "spin"),
     ({"data": "moons", "views": "crop"}, InputError, "noise"),
+    ({"label_column": "target"}, InputError, "'digits' has its own labels and no column 'target'"),
+    ({"x_key": "x"}, InputError, "'digits' has its own labels and no key 'x'; leave x_key out"),
+    ({"label_column": 3}, InputError, "label_column must be str or NoneType, got int"),
+    ({"standardize": "yes"}, InputError, "standardize must be bool or NoneType, got str"),
 ]
 
 

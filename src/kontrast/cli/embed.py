@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kontrast.cli.options import Given, read, with_options
-from kontrast.cli.program import AsJson, Debug, app, plain_table, print_json, print_lines, print_paths
+from kontrast.cli.program import STANDARDIZED, AsJson, Debug, app, plain_table, print_json, print_lines, print_paths
 from kontrast.errors import InputError
 from kontrast.options import Option, constant_of, options_of
 
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     import torch
 
     from kontrast.data import Dataset
-    from kontrast.estimators import ClosedFormEmbedding
+    from kontrast.estimators import ClosedFormEmbedding, Probed
 
 CLASSES: Mapping[str, str] = constant_of("kontrast.estimators", "METHODS")
 METHODS = {method: options_of("kontrast.estimators", name) for method, name in CLASSES.items()}
 DEFAULTS = {"n_components": 128, "device": "cpu", "dtype": "float32"}  # of this command, for every method
 PATCHES_WIDTH = 256
-OF_SAMPLES = ("--image-shape", "--seed", "--device")  # of a saved model too
+SAMPLES_PER_COMPONENT = 4  # of a small table: whitened dimensions, almost as many as samples, are mostly their noise
+OF_SAMPLES = ("--image-shape", "--seed", "--device", "--label-column", "--x-key", "--y-key")  # of a saved model too
+OF_DATA = [  # how data are read, as in `study`
+    option
+    for option in options_of("kontrast.study", "StudySpec")
+    if option.argument in ("label_column", "x_key", "y_key", "standardize")
+]
 
 
 def merged(methods: Mapping[str, Sequence[Option]]) -> list[Option]:
@@ -62,11 +68,16 @@ def _grouped(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 @app.command()
-@with_options(*merged(METHODS), also=[("kontrast.estimators", name) for name in CLASSES.values()])
+@with_options(*merged(METHODS), *OF_DATA, also=[("kontrast.estimators", name) for name in CLASSES.values()])
 def embed(
     given: Given,
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="A .npz, .npy, .csv, idx file or folder; or mnist5k, digits, moons.")
+        str,
+        typer.Argument(
+            metavar="IN",
+            help="A .npz, .npy, .csv or idx file, a folder of these, or a folder of images, which "
+            "--image-shape resizes; or mnist5k, digits, moons.",
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", help="The embedding: .npz (z, and labels y), .npy or .csv.")
@@ -77,7 +88,7 @@ def embed(
     ] = None,
     model: Annotated[Path | None, typer.Option(help="Use this saved model, and fit none.")] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Labels to judge by: a column of a .csv, or a file.", show_default="those in IN")
+        str | None, typer.Option(help="Labels to judge by: a file, or a column of a .csv.", show_default="those in IN")
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Part to write: train, test or all. Train is fitted.", show_default="all")
@@ -102,7 +113,7 @@ def embed(
     fitted, notes = job.fit(estimator, parts)
     z = job.embed(fitted, parts)
     job.write(fitted, parts, z)  # before the probes, which may take longer than the fit
-    found = job.found(fitted, parts, notes, job.probe(parts, z, asked=not no_probes))
+    found = job.found(fitted, parts, notes, job.probe(fitted, parts, z, asked=not no_probes))
     if as_json:
         print_json(found, indent=2)
     else:
@@ -124,7 +135,8 @@ class _Job:
         *,
         plots: bool,
     ) -> None:
-        chosen = [*(["--method"] if method else []), *given, *(["--samples"] if samples is not None else [])]
+        typed = [name.replace("--", "--no-", 1) if value is False else name for name, value in given.items()]
+        chosen = [*(["--method"] if method else []), *typed, *(["--samples"] if samples is not None else [])]
         fitting = [name for name in chosen if name not in OF_SAMPLES]
         if model is not None and fitting:
             raise InputError(f"--model uses a model as it was fitted, so {', '.join(fitting)} cannot be given with it")
@@ -137,13 +149,15 @@ class _Job:
             raise InputError(f"--method must be {', '.join(first)} or {last}, got {self.method!r}")
         self.given = given
         self.options = {**DEFAULTS, **read(self._of_method(), METHODS[self.method])}
+        self.data = read(given, OF_DATA)
+        self.standardize: bool | None = self.data.pop("standardize", None)
         self.seed: int = self.options.get("random_state", 0)
         self.files = _files(output, fits=model is None, plots=plots)
         self.seconds: dict[str, float] = {}
 
     def _of_method(self) -> Given:
         """The options that were typed; refuses those that this method does not have."""
-        known = {option.name for option in METHODS[self.method]}
+        known = {option.name for option in (*METHODS[self.method], *OF_DATA)}
         for name in self.given:
             if name not in known:
                 having = [method for method, options in METHODS.items() if name in {o.name for o in options}]
@@ -190,7 +204,8 @@ class _Job:
         dtype = resolve_dtype(self.options["dtype"] if self.model is None else str(estimator.components_.dtype))
         shape = self.options.get("image_shape") or estimator.image_shape
         with self._timed("read"):
-            parts = load_parts(self.source, labels=labels, image_shape=shape, seed=self.seed, dtype=dtype)
+            options = {"image_shape": shape, "seed": self.seed, "dtype": dtype}
+            parts = load_parts(self.source, labels=labels, **self.data, **options)
         if self.split in ("train", "test") and self.split not in parts:
             raise InputError(f"--split {self.split} is for data with train and test, which this is not; leave it out")
         return parts
@@ -204,15 +219,24 @@ class _Job:
             return estimator, []
         train = next(iter(parts.values()))
         require_contrast(train, self.source)
+        estimator.standardize = train.is_table if self.standardize is None else self.standardize
         if "--views" not in self.given:
-            estimator.views = "affine" if train.is_image else "noise:0.1"
+            relative = train.is_table and not estimator.standardize
+            estimator.views = "affine" if train.is_image else "relative-noise:0.1" if relative else "noise:0.1"
+        if estimator.image_shape is not None and train.x.shape[1] != 1:
+            estimator.image_shape = tuple(train.x.shape[1:])  # with channels, for images that are embedded later
         asked = estimator.n_components
+        x = train.x if self.samples is None else train.x[_drawn(train, self.samples, self.seed)]
+        if train.is_table and "--components" not in self.given:
+            estimator.n_components = min(asked, max(2, len(x) // SAMPLES_PER_COMPONENT))
+        most = estimator.n_components
         with self._timed("fit"):
-            x = train.x if self.samples is None else train.x[_drawn(train, self.samples, self.seed)]
             fitted = estimator.fit(x) if "--components" in self.given else fit_most_components(estimator, x)
         k = fitted.n_components
-        fewer = f"{k} dimensions instead of {asked}: there are no more; --components asks for fewer"
-        return fitted, [] if k == asked else [fewer]
+        why = "there are no more; --components asks for fewer"
+        if k == most:
+            why = f"one for {SAMPLES_PER_COMPONENT} samples; --components asks for more"
+        return fitted, [] if k == asked else [f"{k} dimensions instead of {asked}: {why}"]
 
     def embed(self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset]) -> dict[str, torch.Tensor]:
         """The embedding of every part."""
@@ -230,17 +254,27 @@ class _Job:
             if "plot" in self.files:
                 self._draw(fitted, parts, z)
 
-    def probe(self, parts: dict[str, Dataset], z: dict[str, torch.Tensor], *, asked: bool) -> dict[str, Any]:
+    def probe(
+        self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], z: dict[str, torch.Tensor], *, asked: bool
+    ) -> dict[str, Any]:
         """Probe accuracies of the embedding, where there are labels."""
-        from kontrast import estimators
-
         with self._timed("probe"):
-            probes, judged = (
-                estimators.probe_embeddings(parts, z, seed=self.seed, progress=True) if asked else ((), "not asked for")
-            )
+            probes, judged = self._probed(fitted, parts, z) if asked else ((), "not asked for")
         rows = [dataclasses.asdict(probed) for probed in probes]
         numbers = [{key: None if value != value else value for key, value in row.items()} for row in rows]
+        for row in numbers:
+            if fitted.standardize and row["name"] == "raw input":
+                row["name"] = "standardised input"
         return {"probes": numbers, "judged": judged}
+
+    def _probed(
+        self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], z: dict[str, torch.Tensor]
+    ) -> tuple[tuple[Probed, ...], str]:
+        from kontrast import estimators
+
+        # Beside the input as the features see it: what scaling alone does is no gain of the embedding.
+        seen = {name: dataclasses.replace(part, x=fitted.standardized(part.x)) for name, part in parts.items()}
+        return estimators.probe_embeddings(seen, z, seed=self.seed, progress=True)
 
     def found(
         self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], notes: list[str], probes: dict[str, Any]
@@ -257,6 +291,7 @@ class _Job:
             "samples_written": sum(len(parts[name]) for name in self._written(parts)),
             "samples_fitted": None if self.model is not None else self.samples or len(first),
             "values": first.x[0].numel(),
+            "standardized": bool(fitted.standardize),
             "dimensions": len(fitted.eigenvalues_),
             "method": _method_of(fitted),
             "options": _options(fitted),
@@ -283,7 +318,7 @@ class _Job:
     def _draw(self, fitted: ClosedFormEmbedding, parts: dict[str, Dataset], z: dict[str, torch.Tensor]) -> None:
         import torch
 
-        from kontrast.data import parse_view
+        from kontrast.data import fit_view, parse_view
         from kontrast.report import write_embedding_figure, write_view_examples
 
         written = self._written(parts)
@@ -292,8 +327,10 @@ class _Job:
         write_embedding_figure(self.files["plot"], torch.cat([z[name] for name in written]), y, seed=self.seed)
         if "views" in self.files:
             train = next(iter(parts.values()))
-            few = train.x[_drawn(train, min(6, len(train)), self.seed)]
-            write_view_examples(self.files["views"], few, parse_view(str(fitted.views)), seed=self.seed)
+            x = fitted.standardized(train.x)
+            few = x[_drawn(train, min(6, len(train)), self.seed)]
+            view = fit_view(parse_view(str(fitted.views)), [x])
+            write_view_examples(self.files["views"], few, view, seed=self.seed)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -344,11 +381,13 @@ def _show(found: dict[str, Any], fitted: ClosedFormEmbedding) -> None:
     how = f"{made}; {'a saved model' if samples is None else f'fitted to {samples:,} samples'}"
     seconds = found["seconds"].get("fit", 0) + found["seconds"]["embed"]
     values = [f"{value:#.3g}" for value in found["eigenvalues"]]
+    own = "columns are standardised as those that the model was fitted to"
     shown = ", ".join(values if len(values) <= 4 else [*values[:3], f"… {values[-1]}"])
     print_lines(
         f"{found['samples_written']:,} samples of {found['values']:,} values → {found['dimensions']} dimensions in "
         f"{seconds:.1f} s ({how})",
         f"eigenvalues {shown}: {fitted.eigenvalue_meaning}",
+        *([own if samples is None else STANDARDIZED] if found["standardized"] else []),
         *([f"the landmarks leave out {found['kernel_error']:.1%} of the kernel"] if found["kernel_error"] else []),
         *(f"note: {note}" for note in found["notes"]),
     )

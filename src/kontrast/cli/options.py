@@ -37,7 +37,11 @@ def with_options(
         @functools.wraps(command)
         def call(**values: Any) -> None:
             typed = {name: values.pop(name) for name in shown}
-            given = {shown[name].name: value for name, value in typed.items() if value not in (None, False)}
+            given = {
+                shown[name].name: value
+                for name, value in typed.items()
+                if value is not None and (value is not False or shown[name].is_switch)
+            }
             try:
                 command(**values, **({"given": given} if takes_given else {}))
             except KontrastError as error:
@@ -69,6 +73,9 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
         kind: Any = Annotated[bool, typer.Option(option.name, help=option.help)]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
     shown = option.default_text or False
+    if option.is_switch:
+        kind = Annotated[bool | None, typer.Option(option.spellings, help=option.help, show_default=shown)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
     info = typer.Option(option.name, help=option.help, metavar=option.kind, show_default=shown)
     kind = Annotated[str | None, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

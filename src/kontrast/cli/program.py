@@ -23,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+STANDARDIZED = "columns are standardised to mean 0 and deviation 1; --no-standardize leaves them as they are"
+
 _debug = {"on": False}
 
 # Some versions of typer use click, others a copy of it: the class is reached through one that both export.

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kontrast.cli.options import Given, read, with_options
-from kontrast.cli.program import AsJson, Debug, Workers, app, plain_table, print_json, print_lines, print_paths, say
+from kontrast.cli.program import (
+    STANDARDIZED,
+    AsJson,
+    Debug,
+    Workers,
+    app,
+    plain_table,
+    print_json,
+    print_lines,
+    print_paths,
+    say,
+)
 from kontrast.cli.progress import Bar, n_workers, stopped_by_ctrl_c
 from kontrast.errors import InputError
 from kontrast.options import in_options, options_of
@@ -111,6 +122,8 @@ def show_findings(findings: Findings, page: Path, *, as_json: bool) -> None:
         console.print(_laid_out(table))
         if table.note:
             _print_sentences(table.note, "")
+    if findings.spec.standardize:
+        print_lines(STANDARDIZED)
     if findings.pca is None:
         _print_sentences(f"no PCA view: {findings.spec.without_pca}", "")
     _print_sentences(f"verdict: {findings.verdict}")

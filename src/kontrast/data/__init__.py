@@ -7,20 +7,22 @@
     anchor, positive, negative = pairs.split(net(pairs.rows))   # (n, z), (n, P, z), (n, Q, z)
 """
 
+from kontrast.data.columns import Columns
 from kontrast.data.conventions import ImageShape, channels_first
 from kontrast.data.datasets import Dataset, data_digest, half_moons, load, load_data, load_parts, require_contrast
 from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
 from kontrast.data.pair_matrix import pair_matrix
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
 from kontrast.data.patches import draw_patches
-from kontrast.data.row_views import GaussianNoise, Masking, Mixup
+from kontrast.data.row_views import GaussianNoise, Masking, Mixup, RelativeNoise
 from kontrast.data.view_batches import view_batches
-from kontrast.data.views import Compose, View, default_view, fresh_view, parse_view
+from kontrast.data.views import Compose, View, default_view, fit_view, fresh_view, parse_view
 from kontrast.data.writing import check_writable, write_arrays
 
 __all__ = [
     "Affine",
     "Brightness",
+    "Columns",
     "Compose",
     "Contrast",
     "Dataset",
@@ -32,6 +34,7 @@ __all__ = [
     "Mixup",
     "Pairs",
     "RandomResizedCrop",
+    "RelativeNoise",
     "View",
     "channels_first",
     "check_writable",
@@ -39,6 +42,7 @@ __all__ = [
     "default_view",
     "draw_negatives",
     "draw_patches",
+    "fit_view",
     "fresh_view",
     "half_moons",
     "load",

@@ -71,9 +71,7 @@ def channels_first(array: Array, *, source: str, image_shape: ImageShape | None)
         array = array.transpose(0, 3, 1, 2)
     if image_shape is None:
         return array
-    sizes = tuple(as_whole(size) or 0 for size in image_shape) if isinstance(image_shape, Iterable) else ()
-    if len(sizes) not in (2, 3) or min(sizes) < 1:
-        raise InputError(f"image_shape must be (h, w) or (c, h, w), whole numbers of at least 1, got {image_shape!r}")
+    sizes = image_sizes(image_shape)
     shape = (1, *sizes) if len(sizes) == 2 else sizes
     if array.ndim == 2 and array.shape[1] == math.prod(shape):
         return array.reshape(len(array), *shape)
@@ -83,6 +81,14 @@ def channels_first(array: Array, *, source: str, image_shape: ImageShape | None)
         f"{source} holds samples of shape {array.shape[1:]}, which image_shape {sizes} does not fit; "
         "leave image_shape out or give sizes whose product is the number of values in a sample"
     )
+
+
+def image_sizes(image_shape: ImageShape) -> tuple[int, ...]:
+    """The sizes (h, w) or (c, h, w) as plain integers; refuses what are none."""
+    sizes = tuple(as_whole(size) or 0 for size in image_shape) if isinstance(image_shape, Iterable) else ()
+    if len(sizes) not in (2, 3) or min(sizes) < 1:
+        raise InputError(f"image_shape must be (h, w) or (c, h, w), whole numbers of at least 1, got {image_shape!r}")
+    return sizes
 
 
 def _has_channels_last(first: int, last: int) -> bool:

@@ -15,9 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_choice, require_finite_not_negative, require_generator, require_whole, resolve_dtype
+from kontrast.checks import (
+    require_choice,
+    require_finite_not_negative,
+    require_generator,
+    require_type,
+    require_whole,
+    resolve_dtype,
+)
+from kontrast.data.columns import AT_ONCE, Columns
 from kontrast.data.conventions import ImageShape, labels_to_tensor, samples_to_tensor
-from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, read_arrays, read_labels, splits_in
+from kontrast.data.files import FILE_KINDS, SPLITS, Arrays, Chosen, read_arrays, read_labels, splits_in
+from kontrast.data.tables import NO_COLUMN
 from kontrast.errors import DataError, InputError
 
 NAMES = ("mnist5k", "digits", "moons")
@@ -55,9 +64,18 @@ class Dataset:
         return self.x.dim() == 4
 
     @property
+    def is_table(self) -> bool:
+        """Whether samples are rows of a user's own, whose columns may have any unit: no images, and no named data."""
+        return not self.is_image and self.name not in NAMES
+
+    @property
     def rows(self) -> Tensor:
         """The samples as rows (n, d)."""
         return self.x.flatten(1)
+
+    def standardized(self) -> Dataset:
+        """A data set of the same samples with columns of mean 0 and deviation 1; a constant column is only centred."""
+        return Dataset(Columns.of(torch.split(self.x, AT_ONCE)).standardize(self.x), self.y, self.name)
 
     def subsample(self, n: int, *, generator: torch.Generator, stratified: bool = True) -> Dataset:
         """A data set of the samples that `draw` chooses."""
@@ -99,6 +117,8 @@ def load(
     split: str = "train",
     image_shape: ImageShape | None = None,
     label_column: str | None = None,
+    x_key: str | None = None,
+    y_key: str | None = None,
     seed: int = 0,
     dtype: torch.dtype | str = torch.float32,
 ) -> Dataset:
@@ -106,21 +126,27 @@ def load(
 
     Args:
         source: "mnist5k" (5,000 real MNIST digits, 500 per class, in [0, 1]), "digits" (1,797 scikit-learn digits of
-            8×8 pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, `.csv`, idx, idx.gz or a folder
-            of these (for a file that has one of these names write "./NAME"). Bytes are scaled to [0, 1]; text labels
-            become numbers.
+            8×8 pixels, in [0, 1]), "moons" (`half_moons`), or a path: `.npz`, `.npy`, `.csv`, idx, idx.gz, a folder
+            of these, or a folder of `.png` and `.jpg` images or with such a folder per class (for a file that has one
+            of these names write "./NAME"). Bytes are scaled to [0, 1]; text labels become numbers.
         split: "train", "test" or "all", for files that have splits.
-        image_shape: (h, w) or (c, h, w), to read rows as images.
-        label_column: The column of a `.csv` that holds the labels, by name or by number from 0.
+        image_shape: (h, w) or (c, h, w), to read rows as images, and to resize the images of a folder.
+        label_column: The column of a `.csv` that holds the labels, by name or by number from 0; "none" for a table
+            without one, where a column is called like labels.
+        x_key: The array of a `.npz` that holds the samples, where it is not called x, data or images.
+        y_key: The array of a `.npz` that holds the labels, where it is not called y, label(s) or target(s).
         seed: The seed of the random numbers in "moons".
         dtype: The number type of the samples, float32 or float64.
     """
     require_choice("split", split, SPLITS)
     dtype = resolve_dtype(dtype)
     seed = require_whole("seed", seed, least=0, most=2**63 - 1)
-    name = os.fspath(source)
-    if name in NAMES and label_column is not None:
-        raise InputError(f"{name!r} has its own labels and no column {label_column!r}; leave the column out")
+    name, chosen = os.fspath(source), Chosen(label_column, x_key, y_key)
+    for argument, given in vars(chosen).items():
+        require_type(argument, given, (str, type(None)))
+        if name in NAMES and given is not None:
+            what = "column" if argument == "label_column" else "key"
+            raise InputError(f"{name!r} has its own labels and no {what} {given!r}; leave {argument} out")
     if name == "mnist5k":
         arrays = _mnist5k()
     elif name == "digits":
@@ -129,7 +155,7 @@ def load(
         moons = half_moons(generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         arrays = Arrays(moons.x.numpy(), None if moons.y is None else moons.y.numpy())
     elif os.path.exists(path := os.path.expanduser(name)):
-        arrays = read_arrays(Path(path), split=split, label_column=label_column)
+        arrays = read_arrays(Path(path), split=split, chosen=chosen, image_shape=image_shape)
     else:
         raise DataError(_unknown(name))
     x = samples_to_tensor(arrays.x, source=name, image_shape=image_shape, dtype=dtype)
@@ -138,9 +164,24 @@ def load(
 
 
 @functools.lru_cache(maxsize=2)
-def load_data(data: str, split: str = "all", image_shape: ImageShape | None = None) -> Dataset:
-    """The data set in float64, read once per process."""
-    return load(data, split=split, image_shape=image_shape, dtype=torch.float64)
+def load_data(
+    data: str,
+    split: str = "all",
+    image_shape: ImageShape | None = None,
+    label_column: str | None = None,
+    x_key: str | None = None,
+    y_key: str | None = None,
+) -> Dataset:
+    """The data set in float64, read once per process; the options are those of `load`."""
+    return load(
+        data,
+        split=split,
+        image_shape=image_shape,
+        label_column=label_column,
+        x_key=x_key,
+        y_key=y_key,
+        dtype=torch.float64,
+    )
 
 
 def load_parts(
@@ -148,6 +189,9 @@ def load_parts(
     *,
     labels: str | None = None,
     image_shape: ImageShape | None = None,
+    label_column: str | None = None,
+    x_key: str | None = None,
+    y_key: str | None = None,
     seed: int = 0,
     dtype: torch.dtype | str = torch.float32,
 ) -> dict[str, Dataset]:
@@ -156,13 +200,21 @@ def load_parts(
     `labels` is a file of labels, of train and then of test, or the column of a `.csv` that holds them; the other
     options are those of `load`.
     """
-    there = splits(source)
+    there = splits(source, x_key)
     beside = labels is not None and Path(labels).expanduser().is_file()
-    if labels is not None and not beside and Path(labels).suffix in (".npy", ".npz", ".csv"):
-        raise DataError(f"there is no file of labels {labels}; check the path")
-    column = None if beside else labels
+    if labels is not None:
+        _require_one_place(source, labels, beside=beside, label_column=label_column, y_key=y_key)
     parts = {
-        part: load(source, split=part, image_shape=image_shape, label_column=column, seed=seed, dtype=dtype)
+        part: load(
+            source,
+            split=part,
+            image_shape=image_shape,
+            label_column=label_column if beside else labels or label_column,
+            x_key=x_key,
+            y_key=y_key,
+            seed=seed,
+            dtype=dtype,
+        )
         for part in (there if len(there) == 2 else ("all",))
     }
     shapes = {name: tuple(part.x.shape[1:]) for name, part in parts.items()}
@@ -176,13 +228,28 @@ def load_parts(
     return parts
 
 
+def _require_one_place(
+    source: str | os.PathLike[str], labels: str, *, beside: bool, label_column: str | None, y_key: str | None
+) -> None:
+    """Refuse labels that come from two places, or from a file or column that is not there."""
+    if not beside and Path(labels).suffix in (".npy", ".npz", ".csv"):
+        raise DataError(f"there is no file of labels {labels}; check the path")
+    column = None if beside and label_column == NO_COLUMN else label_column
+    for argument, given in (("label_column", column), ("y_key", y_key)):
+        if given is not None:
+            raise InputError(f"the labels are given twice, as {labels!r} and by {argument} {given!r}; leave one out")
+    path = Path(source).expanduser()
+    if not beside and path.is_file() and path.suffix != ".csv":
+        raise DataError(f"there is no file of labels {labels}, and {path} has no columns, so none called {labels!r}")
+
+
 def load_labels(source: str | os.PathLike[str], *, n_samples: int) -> Tensor:
     """Labels (n_samples,) from a file of their own: `.npy`, `.npz`, idx, or a `.csv` of one column."""
     path = Path(os.path.expanduser(os.fspath(source)))
     return labels_to_tensor(read_labels(path, n_samples=n_samples), source=str(path), n_samples=n_samples)
 
 
-def splits(source: str | os.PathLike[str]) -> tuple[str, ...]:
+def splits(source: str | os.PathLike[str], x_key: str | None = None) -> tuple[str, ...]:
     """The splits that a data set has: ("train", "test"), one of them, or ()."""
     name = os.fspath(source)
     if name in NAMES:
@@ -190,7 +257,7 @@ def splits(source: str | os.PathLike[str]) -> tuple[str, ...]:
     path = Path(os.path.expanduser(name))
     if not path.exists():
         raise DataError(_unknown(name))
-    return splits_in(path)
+    return splits_in(path, x_key)
 
 
 def half_moons(

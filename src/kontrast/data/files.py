@@ -1,4 +1,4 @@
-"""Reading arrays from `.npz`, `.npy`, `.csv` and idx files and from a folder of these.
+"""Reading arrays from `.npz`, `.npy`, `.csv` and idx files, from a folder of these and from a folder of images.
 
 Every way a file can be missing, cut short or wrong ends in a one-line `DataError`; nothing is ever unpickled.
 """
@@ -6,50 +6,31 @@ Every way a file can be missing, cut short or wrong ends in a one-line `DataErro
 from __future__ import annotations
 
 import gzip
-import lzma
 import math
-import os
 import re
 import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kontrast.data.conventions import Array
+from kontrast.data.broken_files import explained, require_content
+from kontrast.data.conventions import Array, ImageShape
+from kontrast.data.image_folders import ImageFolder
 from kontrast.data.tables import parse_labels, parse_table
-from kontrast.errors import DataError, KontrastError
+from kontrast.errors import DataError
 
 SPLITS = ("train", "test", "all")
-FILE_KINDS = ".npz, .npy, .csv, idx such as train-images-idx3-ubyte(.gz), or a folder of these"
+FILE_KINDS = ".npz, .npy, .csv, idx such as train-images-idx3-ubyte(.gz), a folder of these or of .png and .jpg images"
 
 SAMPLE_KEYS = ("x", "data", "images")
 LABEL_KEYS = ("y", "labels", "label", "targets", "target")
 IDX_NAME = re.compile(r"[-.]idx\d")
 IDX_IMAGES = re.compile(r"(^|[-_])(train|t10k|test)-images[-.]idx3")
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-# What numpy, zipfile and gzip raise on broken bytes, found by cutting, flipping and inserting bytes.
-CORRUPT = (
-    ValueError,  # numpy: wrong header, short data, pickled objects; also text that does not decode
-    EOFError,  # gzip, numpy: the file ends early
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    zlib.error,
-    lzma.LZMAError,  # zipfile: a flipped byte can name another compression
-    RuntimeError,  # zipfile: an encrypted member; its subclass NotImplementedError: an unknown compression
-    tokenize.TokenError,  # numpy: a header that is no Python literal; so are the next two
-    SyntaxError,
-    TypeError,
-    MemoryError,  # a header that promises more than can be allocated, and the next, more than can be counted
-    OverflowError,
-    Warning,  # numpy: an oddly spelled header, where the caller turns warnings into errors
-)
 
 
 class Arrays(NamedTuple):
@@ -59,29 +40,42 @@ class Arrays(NamedTuple):
     y: Array | None
 
 
-def read_arrays(path: Path, *, split: str = "train", label_column: str | None = None) -> Arrays:
+@dataclass(frozen=True)
+class Chosen:
+    """What in a file holds samples and labels, by name: a column of a table, or keys of an archive; None is by rule."""
+
+    label_column: str | None = None
+    x_key: str | None = None
+    y_key: str | None = None
+
+
+BY_RULE = Chosen()
+
+
+def read_arrays(
+    path: Path, *, split: str = "train", chosen: Chosen = BY_RULE, image_shape: ImageShape | None = None
+) -> Arrays:
     """Read samples and labels from an existing file or folder.
 
-    * `.npz`: samples under x, data or images, labels under y, label(s) or target(s), in any case. With x_train and
-      x_test (or train_images and so on) `split` chooses "train", "test" or "all". A lone array is taken as samples.
+    * `.npz`: samples under `x_key`, or x, data or images, labels under `y_key`, or y, label(s) or target(s), in any
+      case. With x_train and x_test (or train_images and so on) `split` chooses "train", "test" or "all". A lone array
+      is taken as samples.
     * `NAME.npy`: labels from `NAME_labels.npy` beside it, or from `y….npy` when the name is `x….npy`.
     * `.csv`: `parse_table`; labels from its `label_column`, which no other file has.
     * idx, plain or `.gz`: labels from the file with "images-idx3" replaced by "labels-idx1", where it exists.
     * a folder: `x.npy`, else the idx images of `split` (train-, t10k- or test-), else its only `.npz` or `.npy`,
       else its only `.csv`.
+    * a folder of images: `ImageFolder`; `image_shape` resizes them, and says nothing to files.
 
     `split` is of no effect where the files have no splits.
     """
     if path.is_dir():
-        return _read_folder(path, split, label_column)
+        return _read_folder(path, split, chosen, image_shape)
+    _refuse_names(path, chosen, columns=path.suffix == ".csv", keys=path.suffix == ".npz")
     if path.suffix == ".csv":
-        return Arrays(*parse_table(_text(path), source=str(path), label_column=label_column))
-    if label_column is not None:
-        raise DataError(
-            f"{path} has no columns, so none called {label_column!r}, and there is no such file; give a file of labels"
-        )
+        return Arrays(*parse_table(_text(path), source=str(path), label_column=chosen.label_column))
     if path.suffix == ".npz":
-        return _read_npz(path, split)
+        return _read_npz(path, split, chosen)
     if path.suffix == ".npy":
         return _read_npy(path)
     if IDX_NAME.search(path.name):
@@ -106,24 +100,26 @@ def read_labels(path: Path, *, n_samples: int) -> Array:
     raise DataError(f"{path} is no file of labels; give .npy, .npz, .csv or idx")
 
 
-def splits_in(path: Path) -> tuple[str, ...]:
+def splits_in(path: Path, x_key: str | None = None) -> tuple[str, ...]:
     """The splits that a file or folder has: train and test, one of them, or none."""
     if path.is_dir():
+        if images := ImageFolder.find(path):
+            return images.splits
         files = _files_in(path)
         if path / "x.npy" in files:
             return ()
         single = _single_files(files)
-        return tuple(_idx_parts(files, "all")) or (splits_in(single[0]) if len(single) == 1 else ())
+        return tuple(_idx_parts(files, "all")) or (splits_in(single[0], x_key) if len(single) == 1 else ())
     if path.suffix != ".npz":
         return ()
     with _archive(path) as archive:
-        return tuple(part for part in ("train", "test") if _find_key(archive.files, SAMPLE_KEYS, part))
+        return tuple(_keys_of_splits(archive.files, x_key))
 
 
 def read_idx(path: Path) -> Array:
     """The array of one idx file: two zero bytes, a type code, the number of sizes, sizes, values; all big-endian."""
-    _require_content(path)
-    with _explained(path, "complete gzip file" if path.suffix == ".gz" else "readable file"):
+    require_content(path)
+    with explained(path, "complete gzip file" if path.suffix == ".gz" else "readable file"):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES or content[3] == 0:
         raise DataError(f"{path} starts with {content[:4].hex(' ')}, which is no idx file; give the original idx file")
@@ -160,29 +156,39 @@ def _read_npy(path: Path) -> Arrays:
 
 
 def _load_npy(path: Path) -> Array:
-    _require_content(path)
-    with _explained(path, "complete .npy file of plain numbers"), path.open("rb") as file:
+    require_content(path)
+    with explained(path, "complete .npy file of plain numbers"), path.open("rb") as file:
         array = np.load(file, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise DataError(f"{path} is a zip archive of arrays; rename it to end in .npz")
         return array
 
 
-def _read_npz(path: Path, split: str) -> Arrays:
+def _refuse_names(path: Path, chosen: Chosen, *, columns: bool, keys: bool) -> None:
+    """Refuse the name of a column, or of a key, for a source that has none."""
+    if chosen.label_column is not None and not columns:
+        other = ", and name the array of its labels with y_key" if keys else ""
+        raise DataError(f"{path} has no columns, so none called {chosen.label_column!r}; leave label_column out{other}")
+    for name in ("x_key", "y_key"):
+        if getattr(chosen, name) is not None and not keys:
+            raise DataError(f"{path} is no .npz, so it has no key {getattr(chosen, name)!r}; leave {name} out")
+
+
+def _read_npz(path: Path, split: str, chosen: Chosen) -> Arrays:
     with _archive(path) as archive:
-        chosen = _choose_keys(archive.files, path, split)
-        x = [archive[key] for key in chosen.x]
-        labels = {key: archive[key] for key in chosen.all_y}
+        keys = _choose_keys(archive.files, path, split, chosen)
+        x = [archive[key] for key in keys.x]
+        labels = {key: archive[key] for key in keys.all_y}
     labels = _number_text(labels)
-    return Arrays(_stack(x, path), _stack([labels[key] for key in chosen.y], path) if chosen.y else None)
+    return Arrays(_stack(x, path), _stack([labels[key] for key in keys.y], path) if keys.y else None)
 
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Any]:
     """An open .npz file, whose errors are explained."""
-    _require_content(path)
+    require_content(path)
     # numpy leaves a file it opened itself open when the archive turns out broken, so it is opened here
-    with _explained(path, "complete .npz file of plain numbers"), path.open("rb") as file:
+    with explained(path, "complete .npz file of plain numbers"), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise DataError(f"{path} is a single array; rename it to end in .npy")
@@ -198,19 +204,17 @@ class _Keys(NamedTuple):
     all_y: list[str]
 
 
-def _choose_keys(keys: list[str], path: Path, split: str) -> _Keys:
-    x_keys = {part: key for part in ("train", "test") if (key := _find_key(keys, SAMPLE_KEYS, part))}
+def _choose_keys(keys: list[str], path: Path, split: str, chosen: Chosen) -> _Keys:
+    x_keys = _keys_of_splits(keys, chosen.x_key)
     if not x_keys:
-        x_key, y_key = _find_key(keys, SAMPLE_KEYS), _find_key(keys, LABEL_KEYS)
-        if len(keys) == 1:
-            x_key, y_key = keys[0], None
-        if x_key is None:
-            found = f"the keys {', '.join(keys)}" if keys else "no keys"
-            raise DataError(f"{path} has {found}; name the samples x (or x_train and x_test) and the labels y")
-        y = [y_key] if y_key else []
-        return _Keys([x_key], y, y)
-
-    y_keys = {part: key for part in x_keys if (key := _find_key(keys, LABEL_KEYS, part))}
+        return _keys_without_splits(keys, path, chosen)
+    y_names = LABEL_KEYS if chosen.y_key is None else (chosen.y_key.lower(),)
+    y_keys = {part: key for part in x_keys if (key := _find_key(keys, y_names, part))}
+    if chosen.y_key is not None and not y_keys:
+        raise DataError(
+            f"{path} has samples in splits, and no {chosen.y_key}_train or {chosen.y_key}_test for y_key (keys: "
+            f"{', '.join(keys)}); pass x_key too, for one array of samples"
+        )
     wanted = list(x_keys) if split == "all" else [split]
     if wanted[0] not in x_keys:
         raise DataError(f"{path} has no x_{split} (keys: {', '.join(keys)}); ask for split={next(iter(x_keys))!r}")
@@ -218,6 +222,35 @@ def _choose_keys(keys: list[str], path: Path, split: str) -> _Keys:
     if labeled and labeled != wanted:
         raise DataError(f"{path} has labels for {labeled[0]} alone; ask for split={labeled[0]!r} or label both splits")
     return _Keys([x_keys[part] for part in wanted], [y_keys[part] for part in labeled], list(y_keys.values()))
+
+
+def _keys_without_splits(keys: list[str], path: Path, chosen: Chosen) -> _Keys:
+    x_key, y_key = _one_key(keys, chosen.x_key, SAMPLE_KEYS), _one_key(keys, chosen.y_key, LABEL_KEYS)
+    if len(keys) == 1 and chosen == BY_RULE:
+        x_key, y_key = keys[0], None
+    for name, wanted, key in (("x_key", chosen.x_key, x_key), ("y_key", chosen.y_key, y_key)):
+        if wanted is not None and key is None:
+            raise DataError(f"{path} has no array {wanted!r}; give {name} one of its keys: {', '.join(keys) or 'none'}")
+    if x_key is None:
+        found = f"the keys {', '.join(keys)}" if keys else "no keys"
+        raise DataError(
+            f"{path} has {found}; name the samples x (or x_train and x_test) and the labels y, or pass x_key and y_key"
+        )
+    y = [y_key] if y_key and y_key != x_key else []
+    return _Keys([x_key], y, y)
+
+
+def _keys_of_splits(keys: Sequence[str], x_key: str | None) -> dict[str, str]:
+    """The keys of the samples of each split; none where `x_key` is a key itself."""
+    if x_key is not None and _one_key(keys, x_key, SAMPLE_KEYS):
+        return {}
+    names = SAMPLE_KEYS if x_key is None else (x_key.lower(),)
+    return {part: key for part in ("train", "test") if (key := _find_key(keys, names, part))}
+
+
+def _one_key(keys: Sequence[str], wanted: str | None, names: tuple[str, ...]) -> str | None:
+    """The key that is wanted, in its case or else in another; where none is, the first of `names`."""
+    return wanted if wanted in keys else _find_key(keys, names if wanted is None else (wanted.lower(),))
 
 
 def _find_key(keys: Iterable[str], names: tuple[str, ...], part: str = "") -> str | None:
@@ -252,11 +285,15 @@ def _stack(arrays: list[Array], path: Path) -> Array:
     return first if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _read_folder(folder: Path, split: str, label_column: str | None) -> Arrays:
+def _read_folder(folder: Path, split: str, chosen: Chosen, image_shape: ImageShape | None) -> Arrays:
+    if images := ImageFolder.find(folder):
+        _refuse_names(folder, chosen, columns=False, keys=False)
+        return Arrays(*images.read(split, image_shape))
     files = _files_in(folder)
     if folder / "x.npy" in files:
-        return _read_npy(folder / "x.npy")
+        return read_arrays(folder / "x.npy", chosen=chosen)
     if any(IDX_IMAGES.search(file.name) for file in files):
+        _refuse_names(folder, chosen, columns=False, keys=False)
         parts = [_read_idx_pair(_idx_images(folder, files, part)) for part in _idx_parts(files, split)]
         labels = [part.y for part in parts if part.y is not None]
         x = _stack([part.x for part in parts], folder)
@@ -268,13 +305,14 @@ def _read_folder(folder: Path, split: str, label_column: str | None) -> Arrays:
         found = ", ".join(file.name for file in files[:5]) + (", …" if len(files) > 5 else "")
         raise DataError(
             f"{folder} holds {found or 'no file'}; it must hold x.npy and y.npy, or train-images-idx3-ubyte and its "
-            "labels, or exactly one .npz or .npy, or one .csv; or give the file itself"
+            "labels, or exactly one .npz or .npy, or one .csv, or .png and .jpg images, or a folder of these for each "
+            "class; or give the file itself"
         )
-    return read_arrays(candidates[0], split=split, label_column=label_column)
+    return read_arrays(candidates[0], split=split, chosen=chosen)
 
 
 def _files_in(folder: Path) -> list[Path]:
-    with _explained(folder, "readable folder"):
+    with explained(folder, "readable folder"):
         return sorted(name for name in folder.iterdir() if name.is_file())
 
 
@@ -311,28 +349,6 @@ def _idx_images(folder: Path, files: list[Path], part: str) -> Path:
 
 
 def _text(path: Path) -> str:
-    _require_content(path)
-    with _explained(path, "text file in UTF-8"):
+    require_content(path)
+    with explained(path, "text file in UTF-8"):
         return path.read_text(encoding="utf-8-sig")
-
-
-def _require_content(path: Path) -> None:
-    with _explained(path, "readable file"):
-        size = os.stat(path).st_size
-    if size == 0:
-        raise DataError(f"{path} is empty (0 bytes); download or save it again")
-
-
-@contextmanager
-def _explained(path: Path, kind: str) -> Iterator[None]:
-    """Turn what a reader raises on broken bytes, or the system on a file it cannot open, into one line with the fix."""
-    try:
-        yield
-    except KontrastError:
-        raise
-    except CORRUPT as error:
-        raise DataError(f"{path} is not a {kind} ({type(error).__name__}); download or save it again") from error
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror or error}; check the path and its permissions"
-        ) from error

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import in_words, require_generator, require_whole, resolve_device, resolve_dtype
-from kontrast.data.views import View, fresh_view
+from kontrast.data.views import View, fit_view, fresh_view
 from kontrast.errors import InputError
 
 
@@ -115,7 +115,7 @@ def make_pairs(
 
     Args:
         x: Samples, (n, d) or (n, c, h, w).
-        views: The augmentation that makes positives.
+        views: The augmentation that makes positives; one that was not fitted to a data set is fitted to `x`.
         n_positives: The number of views of each anchor.
         negatives: A number Q of distinct other anchors, drawn uniformly (0 for none); or "all", the expectation over
             one random negative: all anchors are shared negatives, weighted 1/(n-1), and 0 for the anchor itself.
@@ -127,6 +127,7 @@ def make_pairs(
     n_positives = require_whole("n_positives", n_positives)
     n_negatives = _count_negatives(negatives, n_others=n - 1)
     require_generator(generator)
+    views = fit_view(views, [x])
     drawn = [fresh_view(views, x, generator) for _ in range(n_positives)]
     anchor = torch.arange(n, device=x.device)
     positive = anchor[:, None] + n * torch.arange(1, n_positives + 1, device=x.device)  # (n, P)

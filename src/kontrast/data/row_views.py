@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from kontrast.checks import require_between, require_finite_not_negative, require_floating
-from kontrast.data.view_numbers import WrittenView, per_sample, uniform
+from kontrast.data.columns import Columns
+from kontrast.data.view_numbers import WrittenView, per_sample, uniform, written
+from kontrast.errors import InputError
 
 TO_FLOAT = "convert the samples with x.float()"
 
@@ -28,6 +30,42 @@ class GaussianNoise(WrittenView):
         require_floating("x", x, TO_FLOAT)
         noise = torch.randn(x.shape, generator=generator, device=generator.device, dtype=x.dtype).to(x.device)
         return x + self.std * noise
+
+
+@dataclass(frozen=True)
+class RelativeNoise(WrittenView):
+    """Independent noise N(0, (share · σ)²), σ the deviation of each column: for columns of different units.
+
+    σ is that of a whole data set, which `fit_view` takes in before the view is used, and not of a batch: that of a few
+    samples would be off by much, and that of one is 0. The views are then the same however samples are batched, and
+    those of new samples are made with the σ of the old ones. A constant column gets no noise.
+    """
+
+    name = "relative-noise"
+    share: float = 0.1
+    deviation: Tensor | None = field(default=None, compare=False, repr=False)  # of each column, of a sample's shape
+
+    def __post_init__(self) -> None:
+        require_finite_not_negative(share=self.share)
+
+    def fitted(self, columns: Columns) -> RelativeNoise:
+        """The view for the data set that has these columns."""
+        return replace(self, deviation=columns.deviation)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Each sample with fresh noise."""
+        require_floating("x", x, TO_FLOAT)
+        if self.deviation is None:
+            raise InputError(
+                f"the view {self} is relative to the deviations of a data set, which it does not know yet; pass "
+                "fit_view(view, [x])"
+            )
+        std = (self.share * self.deviation).to(x.device, x.dtype).reshape(x.shape[1:])
+        noise = torch.randn(x.shape, generator=generator, device=generator.device, dtype=x.dtype).to(x.device)
+        return x + std * noise
+
+    def __str__(self) -> str:
+        return f"{self.name}:{written(self.share)}"
 
 
 @dataclass(frozen=True)

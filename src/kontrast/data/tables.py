@@ -12,23 +12,31 @@ from kontrast.data.conventions import LARGEST_EXACT, Array
 from kontrast.errors import DataError
 
 DELIMITERS = (",", ";", "\t")
+LABEL_NAMES = ("target", "label", "labels", "class", "y", "category", "species")
+NO_COLUMN = "none"  # the label column of a table without one
 
 
 def parse_table(text: str, *, source: str, label_column: str | None = None) -> tuple[Array, Array | None]:
     """Samples (n, d) and, from the column called `label_column` or of this number, labels (n,).
 
     Fields are separated by commas, semicolons or tabs. The first line names the columns where it has a word and the
-    second a number, or where it holds the name `label_column`. Numbers that are all whole count as integers.
+    second a number, or where it holds the name `label_column`. Numbers that are all whole count as integers. A column
+    that is called like labels is never a feature by accident: it is refused unless `label_column` is given, "none"
+    where no column holds labels.
     """
     lines = _lines(text)
     if not lines:
         raise DataError(f"{source} holds no numbers; give a table with one sample per line")
     delimiter = max(DELIMITERS, key=lines[0].count)
     fields = [_fields(line, delimiter) for line in lines[:2]]
+    decided = label_column is not None
+    label_column = None if label_column == NO_COLUMN else label_column
     names = fields[0] if _is_header(fields, label_column) else None
     n_columns = len(fields[0])
     if names is not None:
         lines = lines[1:]
+        if not decided:
+            _refuse_labels(names, source)
     if not lines:
         raise DataError(f"{source} holds names of columns and no numbers; give a table with one sample per line")
     for number, line in enumerate(lines):
@@ -72,6 +80,15 @@ def _is_header(fields: list[list[str]], label_column: str | None) -> bool:
         return True
     below = fields[1] if len(fields) > 1 else ["0"] * len(fields[0])
     return any(not _is_number(up) and _is_number(down) for up, down in zip(fields[0], below, strict=False))
+
+
+def _refuse_labels(names: list[str], source: str) -> None:
+    for name in names:
+        if name.lower() in LABEL_NAMES:
+            raise DataError(
+                f"{source}: the column {name!r} looks like labels; pass label_column={name!r}, or "
+                f"label_column={NO_COLUMN!r} to use it as a feature"
+            )
 
 
 def _is_number(text: str) -> bool:

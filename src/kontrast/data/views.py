@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import in_words
+from kontrast.data.columns import Columns
 from kontrast.data.datasets import Dataset
 from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
-from kontrast.data.row_views import GaussianNoise, Masking, Mixup
+from kontrast.data.row_views import GaussianNoise, Masking, Mixup, RelativeNoise
 from kontrast.errors import InputError
 
 
@@ -53,8 +54,9 @@ def parse_view(text: str) -> View:
     """The view written as `text`: a name, or a name with its numbers, or several of these joined by "+".
 
     "crop:0.5,1.0" (area) or "crop:0.5,1.0,0.8,1.25" (area and ratio), "flip:0.5", "affine:15,0.05,0.2" (rotation, shift
-    and scale), "brightness:0.4", "contrast:0.4" and "gray:0.2" for images; "noise:0.1", "mask:0.25" and "mixup:0.2" for
-    all samples. A name alone takes its view's own numbers. `str` of a view writes the same language.
+    and scale), "brightness:0.4", "contrast:0.4" and "gray:0.2" for images; "noise:0.1", "relative-noise:0.1",
+    "mask:0.25" and "mixup:0.2" for all samples. A name alone takes its view's own numbers. `str` of a view writes the
+    same language.
     """
     views = [_parse_one(part.strip(), text) for part in text.split("+")]
     return views[0] if len(views) == 1 else Compose(tuple(views))
@@ -68,6 +70,18 @@ def fresh_view(view: View, x: Tensor, generator: torch.Generator) -> Tensor:
             f"the view {view} turned {in_words(x)} into {in_words(seen)}; a view must keep number type and shape"
         )
     return seen
+
+
+def fit_view(view: View, batches: Iterable[Tensor]) -> View:
+    """The view for a data set, given in batches: `relative-noise` takes in its deviations, others stay as they are."""
+    parts = view.views if isinstance(view, Compose) else (view,)
+    if not any(isinstance(part, RelativeNoise) and part.deviation is None for part in parts):
+        return view
+    columns = Columns.of(batches)
+    fitted = tuple(
+        part.fitted(columns) if isinstance(part, RelativeNoise) and part.deviation is None else part for part in parts
+    )
+    return Compose(fitted) if isinstance(view, Compose) else fitted[0]
 
 
 def default_view(dataset: Dataset) -> View:
@@ -91,6 +105,7 @@ _VIEWS: dict[str, tuple[Callable[..., View], tuple[int, ...]]] = {
     "mask": (Masking, (0, 1)),
     "mixup": (Mixup, (0, 1)),
     "noise": (GaussianNoise, (0, 1)),
+    "relative-noise": (RelativeNoise, (0, 1)),
 }
 
 

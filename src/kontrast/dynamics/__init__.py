@@ -16,12 +16,12 @@ from kontrast.dynamics.problem import (
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Status, Tape, Trajectory, distance_from
 
 __all__ = [
+    "OPTIMIZERS",
+    "SETTLED_SHARE",
     "Ending",
     "ManyRuns",
-    "OPTIMIZERS",
     "Optimizer",
     "OptimizerState",
-    "SETTLED_SHARE",
     "Problem",
     "Recorder",
     "Snapshot",
@@ -39,8 +39,8 @@ __all__ = [
     "fixed_kernel_flow",
     "flat_kernel",
     "gradient_descent",
-    "output_gap",
     "optimizer_from",
+    "output_gap",
     "regression_problem",
     "trace_problem",
     "train_many",

@@ -14,8 +14,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kontrast.checks import as_whole, require_whole, resolve_device, resolve_dtype
-from kontrast.data import Affine, GaussianNoise, View, fresh_view, parse_view
+from kontrast.checks import as_whole, require_type, require_whole, resolve_device, resolve_dtype
+from kontrast.data import Affine, Columns, GaussianNoise, View, fit_view, fresh_view, parse_view
 from kontrast.errors import InputError
 from kontrast.estimators.features import choice_from_state, choice_state
 from kontrast.estimators.samples import Samples, read_image_shape, read_samples
@@ -59,6 +59,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         eigenvalue_errors_: how much the eigenvalues rose from half the landmarks to all of them, an indication of how
             far they lie below those of the exact kernel: as far where that falls as one over the number of landmarks,
             several times as far with too few of them; zeros where the kernel is exact, None at finite width.
+        columns_: the mean and deviation of the samples' columns, by which they are standardised, or None.
         n_features_in_: the number of values in a sample.
         sample_shape_: its shape, (d,) or (c, h, w).
     """
@@ -67,6 +68,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     width: Any
     features: Any
     views: Any
+    standardize: Any
     image_shape: Any
     device: Any
     dtype: Any
@@ -79,6 +81,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     mean_: np.ndarray[Any, Any] | None
     kernel_error_: float | None
     eigenvalue_errors_: np.ndarray[Any, Any] | None
+    columns_: Columns | None
     sample_shape_: tuple[int, ...]
 
     eigenvalue_meaning: ClassVar[str]  # in words, for people
@@ -89,6 +92,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         "random_state": "--seed",
         "delta": None,
         "n_landmarks": None,
+        "standardize": None,  # the command line's own default depends on the data
         "progress": None,
     }
 
@@ -103,6 +107,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             raise InputError(f"views must be a text such as affine+noise:0.1, or a View, got {self.views!r}")
         if isinstance(self.views, str) and self.views != "auto":
             parse_view(self.views)
+        require_type("standardize", self.standardize, (bool, np.bool_), "pass True or False")
         if self.device is not None:
             resolve_device(self.device)
         if self.dtype is not None:
@@ -114,6 +119,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """The embedding (n, n_components) of samples: numpy for numpy, a tensor on X's device for a tensor."""
         check_is_fitted(self, "components_")
         samples = read_samples(self, X, reset=False, like=self._frame)
+        samples.columns = self.columns_
         rows = max(1, TRANSFORM_ENTRIES[self._frame.device.type] // len(self._frame))
         out = torch.empty(len(samples), self._frame.shape[1], dtype=self._frame.dtype, device=self._frame.device)
         for batch in samples.batches(rows):
@@ -127,6 +133,11 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 "infinite or huge; scale the samples, or look at the encoder"
             )
         return out.to(X.device) if isinstance(X, Tensor) else out.cpu().numpy()
+
+    def standardized(self, x: Tensor) -> Tensor:
+        """Samples as the views and features see them: standardised, where the model standardises them."""
+        check_is_fitted(self, "components_")
+        return x if self.columns_ is None else self.columns_.standardize(x)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model to an .npz file without pickles; `load_model` reads it."""
@@ -151,6 +162,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         for name, array in (("mean", self.mean_), ("eigenvalue_errors", self.eigenvalue_errors_)):
             if array is not None:
                 arrays[name] = array
+        if self.columns_ is not None:
+            arrays["column_mean"] = self.columns_.mean.cpu().numpy()
+            arrays["column_deviation"] = self.columns_.deviation.cpu().numpy()
         words = {
             "parameters": self._parameter_state(),
             "n_features_in": self.n_features_in_,
@@ -177,6 +191,9 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if words["feature_names_in"]:
             model.feature_names_in_ = np.array(words["feature_names_in"], dtype=object)
         model.kernel_error_, model.eigenvalue_errors_ = words["kernel_error"], arrays.get("eigenvalue_errors")
+        model.columns_ = None
+        if model.standardize:
+            model.columns_ = Columns(*(torch.from_numpy(arrays[f"column_{name}"]) for name in ("mean", "deviation")))
         for name in cls._numbers:
             setattr(model, name, float(words["numbers"][name]))
         tensors = {
@@ -203,6 +220,7 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             state["dtype"] = str(resolve_dtype(self.dtype)).removeprefix("torch.")
         if self.image_shape is not None:
             state["image_shape"] = [int(size) for size in self.image_shape]
+        state["standardize"] = bool(self.standardize)
         if "activation" in state:
             state["activation"] = activation_from(state["activation"]).name
         return state
@@ -227,21 +245,28 @@ class ClosedFormEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return tags
 
     def _samples_to_fit(self, X: Any) -> Samples:
-        """The samples; refuses fewer than two, and samples that are all the same."""
+        """The samples, standardised if asked for; refuses fewer than two, and samples that are all the same."""
         samples = read_samples(self, X, reset=True, min_samples=2)
         first = samples[:1]
         if all(bool((samples[batch] == first).all()) for batch in samples.batches(1024)):
             raise InputError(f"all samples are the same ({len(samples)} of them), so there is nothing to contrast")
-        return samples
+        return self._standardized(samples)
+
+    def _standardized(self, samples: Samples) -> Samples:
+        """Find the columns of the samples, if asked for, and return the samples standardised by them."""
+        self.columns_ = None
+        if self.standardize:
+            exact = Samples(samples.source, samples.device, torch.float64)
+            self.columns_ = Columns.of(exact[batch] for batch in samples.batches(1024))
+        return Samples(samples.source, samples.device, samples.dtype, self.columns_)
 
     def _view(self, samples: Samples) -> View:
-        """The view that was asked for; one of the user's own is checked whenever it is called."""
+        """The view that was asked for, for these samples; one of the user's own is checked whenever it is called."""
         if self.views == "auto":
             return Affine() if samples.is_image else GaussianNoise(0.1)
-        if isinstance(self.views, str):
-            return parse_view(self.views)
-        view: View = self.views
-        return lambda x, generator: fresh_view(view, x, generator)
+        given: View = parse_view(self.views) if isinstance(self.views, str) else self.views
+        view = fit_view(given, (samples[batch] for batch in samples.batches(1024)))
+        return view if isinstance(self.views, str) else lambda x, generator: fresh_view(view, x, generator)
 
     def _finish(self, features: FeatureMap, frame: Tensor, values: Tensor, mean: Tensor | None) -> Self:
         dtype = self._fit_dtype

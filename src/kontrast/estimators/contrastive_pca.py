@@ -42,8 +42,10 @@ class ContrastivePCA(PairEmbedding):
         similarity: "cosine" divides features by their norms, (10); "dot" does not, (8).
         delta: the δ of (10); blank samples need it to be positive.
         views: augmentations joined by +, as in "crop+flip+noise:0.05": crop, flip, affine, brightness, contrast, gray
-            for images; noise, mask, mixup for all data; "auto" is affine for images and noise:0.1 for rows. Or a
-            `View`.
+            for images; noise, relative-noise, mask, mixup for all data; "auto" is affine for images and noise:0.1 for
+            rows. Or a `View`.
+        standardize: bring every column to mean 0 and deviation 1, those of the samples that `fit` sees, before views
+            and features. A constant column is only centred.
         n_positives: views of each anchor that count as its positives. Their mean enters.
         negatives: the number of other samples, drawn at random, that an anchor repels; or "all", the expectation over
             them.
@@ -69,6 +71,7 @@ class ContrastivePCA(PairEmbedding):
         similarity: str = "cosine",
         delta: float = 1e-6,
         views: str | View = "auto",
+        standardize: bool = False,
         n_positives: int = 1,
         negatives: int | Literal["all"] = "all",
         image_shape: tuple[int, ...] | None = None,
@@ -86,6 +89,7 @@ class ContrastivePCA(PairEmbedding):
         self.similarity = similarity
         self.delta = delta
         self.views = views
+        self.standardize = standardize
         self.n_positives = n_positives
         self.negatives = negatives
         self.image_shape = image_shape

@@ -56,7 +56,8 @@ class DeepLinearSSL(PairEmbedding):
         contrastive: False repels nothing, the non-contrastive loss (12) with C = −Σ x x^{+T}/N.
         features: "input", the values of a sample themselves; or a frozen `nn.Module`, or a function of a batch, below
             the linear network.
-        views, n_positives, negatives, image_shape, device, dtype, random_state, progress: as in `ContrastivePCA`.
+        views, standardize, n_positives, negatives, image_shape, device, dtype, random_state, progress: as in
+            `ContrastivePCA`.
 
     Attributes:
         components_: the map u, (n_components, d); orthonormal rows at `time=math.inf`.
@@ -65,6 +66,7 @@ class DeepLinearSSL(PairEmbedding):
             ones is the smallest loss that there is.
         loss_: Tr(u C u^T) at `time`.
         features_: the frozen feature map.
+        columns_: the mean and deviation of the samples' columns, by which they are standardised, or None.
         n_features_in_: the number of values in a sample.
         sample_shape_: its shape, (d,) or (c, h, w).
     """
@@ -96,6 +98,7 @@ class DeepLinearSSL(PairEmbedding):
         contrastive: bool = True,
         features: str | Callable[[Tensor], Tensor] = "input",
         views: str | View = "auto",
+        standardize: bool = False,
         n_positives: int = 1,
         negatives: int | Literal["all"] = "all",
         image_shape: tuple[int, ...] | None = None,
@@ -114,6 +117,7 @@ class DeepLinearSSL(PairEmbedding):
         self.contrastive = contrastive
         self.features = features
         self.views = views
+        self.standardize = standardize
         self.n_positives = n_positives
         self.negatives = negatives
         self.image_shape = image_shape

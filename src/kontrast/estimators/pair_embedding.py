@@ -83,7 +83,7 @@ class PairEmbedding(ClosedFormEmbedding):
                 raise InputError(
                     f"{name} must be like the anchors, {(len(given), *given.shape)}, got {(len(one), *one.shape)}"
                 )
-        return [Samples(one.source, given.device, given.dtype) for one in read]
+        return [Samples(one.source, given.device, given.dtype, given.columns) for one in read]
 
     def _moments(
         self, features: FeatureMap, pairs: Pairs, share: KernelShare, *, contrastive: bool = True

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kontrast.checks import require_whole, resolve_device, resolve_dtype
-from kontrast.data import ImageShape, channels_first
+from kontrast.data import Columns, ImageShape, channels_first
 from kontrast.errors import InputError
 
 Index = slice | Tensor
@@ -20,11 +20,18 @@ Index = slice | Tensor
 class Samples:
     """Samples as rows (n, d) or images (n, c, h, w), moved to a device and number type a batch at a time.
 
-    Bytes count as pixels and are scaled to [0, 1]. Of a memory map only the batch is read.
+    Bytes count as pixels and are scaled to [0, 1]. Of a memory map only the batch is read. With `columns` they are
+    standardised.
     """
 
-    def __init__(self, source: Tensor | np.ndarray[Any, Any], device: torch.device, dtype: torch.dtype) -> None:
-        self.source, self.device, self.dtype = source, device, dtype
+    def __init__(
+        self,
+        source: Tensor | np.ndarray[Any, Any],
+        device: torch.device,
+        dtype: torch.dtype,
+        columns: Columns | None = None,
+    ) -> None:
+        self.source, self.device, self.dtype, self.columns = source, device, dtype, columns
 
     def __len__(self) -> int:
         return len(self.source)
@@ -48,8 +55,10 @@ class Samples:
             # A copy, as memory maps may be read-only and are not contiguous, in the byte order that torch knows.
             kind = np.float64 if rows.dtype.itemsize > 8 else rows.dtype.newbyteorder("=")  # long doubles: not in torch
             part = torch.from_numpy(np.array(rows, dtype=kind))
-        moved = part.to(device=self.device, dtype=self.dtype)
-        return moved / 255 if part.dtype == torch.uint8 else moved
+        # Standardised first and rounded to the number type afterwards: beside a large mean little would be left.
+        moved = part.to(device=self.device, dtype=self.dtype if self.columns is None else torch.float64)
+        scaled = moved / 255 if part.dtype == torch.uint8 else moved
+        return scaled if self.columns is None else self.columns.standardize(scaled).to(self.dtype)
 
     def batches(self, rows: int) -> list[slice]:
         """The samples in order, `rows` at a time."""
@@ -60,7 +69,7 @@ def read_samples(estimator: Any, X: Any, *, reset: bool, min_samples: int = 1, l
     """X checked as scikit-learn checks it, and finite throughout; images too, and tensors on any device.
 
     Sets `n_features_in_` with `reset`, and compares with it without. The device and the number type are those of the
-    tensor `like`, or else the options of the estimator.
+    tensor `like`, or else the options of the estimator. Nothing is standardised here.
     """
     device, dtype = (estimator.device, estimator.dtype) if like is None else (like.device, like.dtype)
     image_shape = None if estimator.image_shape is None else read_image_shape(estimator.image_shape)

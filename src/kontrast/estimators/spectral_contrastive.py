@@ -42,7 +42,7 @@ class SpectralContrastive(ClosedFormEmbedding):
 
     Args:
         n_components: dimension of the embedding.
-        width, features, activation, depth, similarity, delta, views: as in `ContrastivePCA`.
+        width, features, activation, depth, similarity, delta, views, standardize: as in `ContrastivePCA`.
         n_views: views of each sample.
         ridge: ridge as a share of the total variance of the features. It adds ρ = ridge · Tr Σ to every eigenvalue of
             Σ, of which Tr Σ is the sum and not the mean.
@@ -68,6 +68,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         similarity: str = "cosine",
         delta: float = 1e-6,
         views: str | View = "auto",
+        standardize: bool = False,
         n_views: int = 8,
         ridge: float = 3e-6,
         power: float = 0.0,
@@ -86,6 +87,7 @@ class SpectralContrastive(ClosedFormEmbedding):
         self.similarity = similarity
         self.delta = delta
         self.views = views
+        self.standardize = standardize
         self.n_views = n_views
         self.ridge = ridge
         self.power = power
@@ -121,8 +123,8 @@ class SpectralContrastive(ClosedFormEmbedding):
         shapes = [(len(one), *one.shape) for one in read]
         if len(set(shapes)) > 1:
             raise InputError(f"views must have the same number and shape of samples, got {shapes}")
-        first = read[0]
-        read = [Samples(one.source, first.device, first.dtype) for one in read]
+        first = self._standardized(read[0])
+        read = [Samples(one.source, first.device, first.dtype, first.columns) for one in read]
         fit = self._begin(options, first, None, generator_of(self.random_state), len(first))
         with progress_bar("fitting", self.progress) as advance:
             for batch in first.batches(batch_rows(fit.n_features)):
@@ -136,8 +138,8 @@ class SpectralContrastive(ClosedFormEmbedding):
 
         Args:
             batches: each a sequence of two or more tensors of the same shape, in which row i is a view of sample i; or
-                a pair of such a sequence and labels, which are ignored. Whatever features take from the data (patches,
-                the length scale, landmarks) comes from the first batch.
+                a pair of such a sequence and labels, which are ignored. Whatever is taken from the data (patches, the
+                length scale, landmarks, the mean and deviation of columns) comes from the first batch.
         """
         options, fit = self._options(), None
         with progress_bar("fitting", self.progress) as advance:
@@ -146,11 +148,13 @@ class SpectralContrastive(ClosedFormEmbedding):
                     read_samples(self, view, reset=fit is None and i == 0) for i, view in enumerate(_views_in(batch))
                 ]
                 if fit is None:
-                    fit = self._begin(options, views[0], None, generator_of(self.random_state), None)
+                    first = self._standardized(views[0])
+                    fit = self._begin(options, first, None, generator_of(self.random_state), None)
                 shapes = [(len(view), *view.shape) for view in views]
                 if len(set(shapes)) > 1:
                     raise InputError(f"batch {number} has views of different shapes, {shapes}")
-                fit.add(Samples(view.source, fit.first.device, fit.first.dtype)[:] for view in views)
+                where = (fit.first.device, fit.first.dtype, fit.first.columns)
+                fit.add(Samples(view.source, *where)[:] for view in views)
                 if isinstance(batches, Sized):  # of a generator nobody knows how much is left
                     advance(number + 1, len(batches))
         if fit is None:

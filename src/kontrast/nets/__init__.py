@@ -11,7 +11,15 @@ from kontrast.nets.feature_maps import (
     ScaledFeatures,
     median_distance,
 )
-from kontrast.nets.functional import Linearized, Parameters, PureFunction, last_features, parameters_of, pure_function, require_deterministic
+from kontrast.nets.functional import (
+    Linearized,
+    Parameters,
+    PureFunction,
+    last_features,
+    parameters_of,
+    pure_function,
+    require_deterministic,
+)
 from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape, hidden_activations
 from kontrast.nets.slopes import slopes_of
 from kontrast.nets.stacks import Stack, one_run, stack_of

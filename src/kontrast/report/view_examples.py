@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from kontrast.checks import require_whole
-from kontrast.data import View, fresh_view
+from kontrast.data import View, fit_view, fresh_view
 from kontrast.errors import InputError
 from kontrast.report.axes import BLUE, HUGE, ORANGE, PRINT_INK, Array, legend, say, set_ticks, style
 from kontrast.report.png import require_png_path, write_png
@@ -40,7 +40,7 @@ def write_view_examples(
     Args:
         path: a file whose name ends in .png, in a folder that exists; a file that is there already is replaced.
         x: samples, (n, c, h, w) or (n, d), floating.
-        views: the view to look at; its text is the title.
+        views: the view to look at; its text is the title. One that was not fitted to a data set is fitted to `x`.
         n_samples: samples to show, or all where there are fewer.
         n_views: views of each.
         seed: of the views; the same arguments give the same bytes.
@@ -49,7 +49,7 @@ def write_view_examples(
     if x.dim() not in (2, 4) or x.numel() == 0:
         raise InputError(f"x must hold images (n, c, h, w) or rows (n, d), at least one, got shape {tuple(x.shape)}")
     n_samples, n_views = require_whole("n_samples", n_samples), require_whole("n_views", n_views)
-    samples = x[:n_samples].detach()
+    samples, views = x[:n_samples].detach(), fit_view(views, [x])
     generator = torch.Generator().manual_seed(seed)
     seen = [samples, *(fresh_view(views, samples, generator) for _ in range(n_views))]
     step = math.ceil(max(x.shape[2:]) / LARGEST_SIDE) if x.dim() == 4 else 1

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kontrast.data import Dataset, pair_matrix
 from kontrast.pca import FrozenDescent, orthonormal_start, pair_features
 from kontrast.study.draws import draw_net, draw_pairs, first_outputs
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+from kontrast.study.spec import StudySpec
 
 DOUBT = "the PCA part will not arrive: "  # how every doubt begins
 ARRIVED = 0.05  # the largest sine to PCA of C̃(0) at which the twin with frozen features has arrived
@@ -126,7 +124,7 @@ def _forecast(spec: StudySpec, dataset: Dataset) -> _Forecast:
     widths = {min(width, LARGEST_MATRIX) if n_points > LARGEST_MATRIX else width for width in spec.widths}
     descents = [
         descent
-        for seed in range(spec.n_seeds)
+        for seed in spec.seeds
         for descent in _frozen_descents(spec, dataset, widths, seed, n_columns=max(most, spec.pca_d_out or 1))
         if math.isfinite(descent.learning_rate)
     ]

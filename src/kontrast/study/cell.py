@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kontrast.checks import resolve_device, resolve_dtype
-from kontrast.data import Dataset, Pairs, load_data
+from kontrast.data import Dataset, Pairs
 from kontrast.nets import MLP
-from kontrast.study.draws import draw_net, draw_pairs, first_outputs
+from kontrast.study.draws import draw_net, draw_pairs, first_outputs, load_samples
 from kontrast.study.probes import EMBEDDINGS, Embedding, input_embeddings
 from kontrast.study.spec import StudySpec
 
@@ -53,7 +53,7 @@ class Cell:
 def draw_cell(spec: StudySpec, width: int, seed: int) -> Cell:
     """The cell before anything is trained."""
     device = resolve_device(spec.device)
-    dataset = load_data(spec.data, spec.split, spec.image_shape)
+    dataset = load_samples(spec)
     contrasted, pairs = draw_pairs(spec, dataset, seed)
     pairs = pairs.to(device=device)
     net = draw_net(spec, dataset.rows.shape[1], width, seed, d_out=spec.d_out).to(device)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
 
 from torch import Tensor
 
 from kontrast.checks import resolve_dtype
-from kontrast.data import Dataset, Pairs, make_pairs, parse_view
+from kontrast.data import Dataset, Pairs, fit_view, load_data, make_pairs, parse_view
 from kontrast.nets import MLP
 from kontrast.runs import generator_for
+from kontrast.study.spec import StudySpec
 
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+
+def load_samples(spec: StudySpec) -> Dataset:
+    """The data of a spec, standardised where it says so."""
+    dataset = load_data(spec.data, spec.split, spec.image_shape, spec.label_column, spec.x_key, spec.y_key)
+    return _standardized(dataset) if spec.standardize else dataset
+
+
+@functools.lru_cache(maxsize=1)
+def _standardized(dataset: Dataset) -> Dataset:
+    """Once per process, as cells share it."""
+    return dataset.standardized()
 
 
 def draw_pairs(spec: StudySpec, dataset: Dataset, seed: int) -> tuple[Tensor, Pairs]:
@@ -21,7 +31,7 @@ def draw_pairs(spec: StudySpec, dataset: Dataset, seed: int) -> tuple[Tensor, Pa
     contrasted = dataset.draw(spec.n_samples, generator=sampler)
     pairs = make_pairs(
         dataset.x[contrasted],
-        views=parse_view(str(spec.views)),
+        views=fit_view(parse_view(str(spec.views)), [dataset.x]),
         n_positives=spec.n_positives,
         negatives=spec.negatives,
         generator=sampler,

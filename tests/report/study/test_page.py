@@ -330,6 +330,8 @@ SPECS = {
     "a rate for each": study(learning_rates=(0.2, 1e-05)),
     "dot before cosine": study(similarities=("dot", "cosine")),
     "label curves": study(label_curves=True),
+    "a table": study(data="my table.csv", label_column="the kind", standardize=False, views="relative-noise:0.1"),
+    "an archive": study(data="mine.npz", x_key="points", y_key="kind", standardize=True),
     "a path with a dash": study(data="-data.npz", negatives=3),
 }
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from kontrast.errors import InputError
 from kontrast.estimators import ContrastivePCA, SpectralContrastive
+from kontrast.study.draws import load_samples
 from kontrast.study.map.measures import NO_SCORES, SLICE, Ground, Probes, Scores
-from kontrast.study.map.split import Samples, load_samples, split_for
+from kontrast.study.map.split import Samples, split_for
 from kontrast.study.probes import input_embeddings
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+from kontrast.study.spec import StudySpec
 
 BASELINES = {
     "start": "the network before training",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
     A share that is zero or negative counts as far below any level.
     """
     points = [(cell.rate, cell.numbers[name].mean) for cell in row]
-    for (r, a), (s, b) in zip(points, points[1:], strict=False):
+    for (r, a), (s, b) in itertools.pairwise(points):
         if not (math.isfinite(a) and math.isfinite(b)):
             return math.nan
         if (a - level) * (b - level) <= 0 and a != b:

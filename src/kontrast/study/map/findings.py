@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,10 +16,8 @@ from kontrast.study.map.borders import Border, borders_of
 from kontrast.study.map.measures import QUANTITIES
 from kontrast.study.map.regimes import Estimate, MapCell, Regime, decided
 from kontrast.study.map.section import ENDINGS, PROBES
+from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
 
 NUMBERS = (*(quantity.name for quantity in QUANTITIES), "map_still_falling")
 BEYOND = 10**6  # a width that no one will train

@@ -222,14 +222,20 @@ QUANTITIES = (
     ),
     Quantity("map_first_spread", "spread before training", read=lambda run: relative_spread(run.ground.first_outputs)),
     Quantity("map_accuracy", "test accuracy of a linear probe of the trained network", read=lambda run: run.scores[0]),
-    Quantity("map_knn", "test accuracy of 20 nearest neighbours in the trained network", read=lambda run: run.scores[1]),
+    Quantity(
+        "map_knn", "test accuracy of 20 nearest neighbours in the trained network", read=lambda run: run.scores[1]
+    ),
     Quantity(
         "map_validation", "validation accuracy of a linear probe of the trained network", read=lambda run: run.scores[2]
     ),
     Quantity(
-        "map_twin_accuracy", "test accuracy of a linear probe of the linearised twin", read=lambda run: run.twin_scores[0]
+        "map_twin_accuracy",
+        "test accuracy of a linear probe of the linearised twin",
+        read=lambda run: run.twin_scores[0],
     ),
     Quantity(
-        "map_twin_knn", "test accuracy of 20 nearest neighbours in the linearised twin", read=lambda run: run.twin_scores[1]
+        "map_twin_knn",
+        "test accuracy of 20 nearest neighbours in the linearised twin",
+        read=lambda run: run.twin_scores[1],
     ),
 )

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,7 @@ from kontrast.errors import InputError
 from kontrast.nets import MLP, parameters_of, require_deterministic
 from kontrast.runs import generator_for
 from kontrast.study.map.split import Samples
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+from kontrast.study.spec import StudySpec
 
 Build = Callable[..., nn.Module]
 IN_PYTHON = "<function>"  # the spec's `model` for a function that was passed in Python
@@ -138,7 +136,8 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
         shapes.add(_output_shape(module, samples.inputs(samples.x), width))
     if len(sizes) > 1 and len(set(sizes.values())) < len(sizes):
         raise InputError(
-            f"the model's builder ignores its width: {len(sizes)} widths have {sorted(set(sizes.values()))} parameters; "
+            f"the model's builder ignores its width: {len(sizes)} widths have {sorted(set(sizes.values()))} "
+            "parameters; "
             "build layers of that width, or give a builder without one, build(generator)"
         )
     if len(shapes) > 1:

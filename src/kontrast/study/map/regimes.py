@@ -1,4 +1,4 @@
-"""What a cell of the map is: kernel, PCA, learning, undertrained, collapsed or diverged, by the first rule that holds."""
+"""What a cell of the map is: kernel, PCA, learning, undertrained, collapsed or diverged, by rules in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Estimate:
         values = np.asarray(values, dtype=float)
         mean, n = float(values.mean()), len(values)
         if n < 2 or not math.isfinite(mean):
-            return cls(mean, -math.inf if math.isfinite(mean) else math.nan, math.inf if math.isfinite(mean) else math.nan)
+            return cls(
+                mean, -math.inf if math.isfinite(mean) else math.nan, math.inf if math.isfinite(mean) else math.nan
+            )
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
         return cls(mean, mean - half, mean + half)
 
@@ -154,9 +156,7 @@ RULES = (
         Regime.COLLAPSED,
         f"the effective rank has fallen below {LINE:g}, or the share of the squared norm that is not the mean below a "
         "tolerance of {tolerance}, to less than half of the start's",
-        lambda cell, thresholds: (
-            _has_fallen(cell, "rank", LINE) or _has_fallen(cell, "spread", thresholds.tolerance)
-        ),
+        lambda cell, thresholds: _has_fallen(cell, "rank", LINE) or _has_fallen(cell, "spread", thresholds.tolerance),
         lambda cell, thresholds: (
             cell.numbers["map_rank"].below(LINE) or cell.numbers["map_spread"].below(thresholds.tolerance)
         ),

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,12 @@ from kontrast.dynamics import Ending, ManyRuns, checkpoints_of, critical_rate, o
 from kontrast.losses import ViewLoss, view_loss_from
 from kontrast.nets import last_features, one_run, parameters_of, pure_function, stack_of
 from kontrast.runs import generator_for
+from kontrast.study.draws import load_samples
 from kontrast.study.map.baselines import BASELINES, scores
 from kontrast.study.map.measures import N_PCA_SAMPLES, QUANTITIES, SLICE, Ended, Ground, Probes
 from kontrast.study.map.networks import draw_network
-from kontrast.study.map.split import Samples, Split, load_samples, split_for
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+from kontrast.study.map.split import Samples, Split, split_for
+from kontrast.study.spec import StudySpec
 
 WATCHED = 256  # held-out samples whose loss and gap are watched
 ENDINGS = tuple(Ending)
@@ -124,9 +123,7 @@ def _train(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: st
     return _Trained(rates, units, runs)
 
 
-def _panel(
-    spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str, max_steps: int
-) -> list[xr.Dataset]:
+def _panel(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str, max_steps: int) -> list[xr.Dataset]:
     """One loss at all rates: a dataset for each start."""
     trained = _train(spec, samples, starts, name, max_steps)
     n_checkpoints = len(checkpoints_of(spec.max_steps))
@@ -171,7 +168,9 @@ def _batches(
 def _watched(samples: Samples, starts: Sequence[_Start], loss: ViewLoss) -> tuple[Tensor, Tensor | None]:
     n = min(WATCHED, *(len(start.split.validation) for start in starts))
     rows = [start.split.validation[:n] for start in starts]
-    x = torch.stack([samples.views(row, generator_for(start.seed, 0, 6)) for row, start in zip(rows, starts, strict=True)])
+    x = torch.stack(
+        [samples.views(row, generator_for(start.seed, 0, 6)) for row, start in zip(rows, starts, strict=True)]
+    )
     labels = [y for row in rows if (y := _labels(samples, row, loss)) is not None]
     return x, torch.stack(labels) if labels else None
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from kontrast.data import Dataset, View, fresh_view, load_data, parse_view
+from kontrast.data import Dataset, View, fit_view, fresh_view, parse_view
 from kontrast.runs import generator_for
-
-if TYPE_CHECKING:
-    from kontrast.study.spec import StudySpec
+from kontrast.study.spec import StudySpec
 
 SHARES = {"test": 5, "validation": 10}  # one sample in so many
 MOST = {"test": 1000, "validation": 500, "taught": 2000}
@@ -42,14 +39,7 @@ def split_for(spec: StudySpec, dataset: Dataset, seed: int) -> Split:
     rest = kept.nonzero()[:, 0]
     rest = rest[torch.randperm(len(rest), generator=generator)]
     contrasted = rest if spec.map_samples is None else rest[: spec.map_samples]
-    return Split(
-        contrasted, contrasted[: MOST["taught"]], held[: counts["validation"]], held[counts["validation"] :]
-    )
-
-
-def load_samples(spec: StudySpec) -> Dataset:
-    """The data set of a study, read once per process."""
-    return load_data(spec.data, spec.split, spec.image_shape)
+    return Split(contrasted, contrasted[: MOST["taught"]], held[: counts["validation"]], held[counts["validation"] :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +57,7 @@ class Samples:
         x = dataset.x.to(device=spec.device, dtype=torch.float32)
         labels = None if dataset.y is None else dataset.y.to(spec.device)
         scale = None if spec.model is not None else float(x.double().square().flatten(1).sum(1).mean()) ** -0.5
-        return cls(x, labels, parse_view(str(spec.views)), scale)
+        return cls(x, labels, fit_view(parse_view(str(spec.views)), [x]), scale)
 
     def inputs(self, x: Tensor) -> Tensor:
         """A batch as the network takes it."""
