@@ -9,7 +9,16 @@
 
 from kontrast.data.columns import Columns
 from kontrast.data.conventions import ImageShape, channels_first
-from kontrast.data.datasets import Dataset, data_digest, half_moons, load, load_data, load_parts, require_contrast
+from kontrast.data.datasets import (
+    Dataset,
+    data_digest,
+    half_moons,
+    keep_in_memory,
+    load,
+    load_data,
+    load_parts,
+    require_contrast,
+)
 from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, HorizontalFlip, RandomResizedCrop
 from kontrast.data.pair_matrix import pair_matrix
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
@@ -45,6 +54,7 @@ __all__ = [
     "fit_view",
     "fresh_view",
     "half_moons",
+    "keep_in_memory",
     "load",
     "load_data",
     "load_parts",

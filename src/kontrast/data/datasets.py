@@ -163,6 +163,17 @@ def load(
     return Dataset(x, y, name)
 
 
+_IN_MEMORY: dict[str, Dataset] = {}  # data sets that were passed in Python
+
+
+def keep_in_memory(dataset: Dataset) -> str:
+    """A name, made of the data's hash, under which `load_data` finds a data set in this process."""
+    kept = Dataset(dataset.x.double(), dataset.y, dataset.name)
+    name = f"memory:{data_digest(kept)}"
+    _IN_MEMORY[name] = kept
+    return name
+
+
 @functools.lru_cache(maxsize=2)
 def load_data(
     data: str,
@@ -173,6 +184,8 @@ def load_data(
     y_key: str | None = None,
 ) -> Dataset:
     """The data set in float64, read once per process; the options are those of `load`."""
+    if data in _IN_MEMORY:
+        return _IN_MEMORY[data]
     return load(
         data,
         split=split,

@@ -6,6 +6,8 @@ question has a section of its own (`kernel`, `pca`, `probes`, `labels`) that dec
 """
 
 from kontrast.study import kernel, labels, map, pca, probes, tables
+from kontrast.study.budget import seconds_from
+from kontrast.study.in_python import run
 from kontrast.study.kernel import KernelVerdict, SimilarityFindings
 from kontrast.study.labels import REPRESENTATIONS, LabelFindings
 from kontrast.study.pca import PCAFindings, PCAVerdict
@@ -51,7 +53,9 @@ __all__ = [
     "pca",
     "prepare",
     "probes",
+    "run",
     "run_study",
+    "seconds_from",
     "tables",
     "terminal_tables",
 ]

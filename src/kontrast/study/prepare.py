@@ -95,12 +95,13 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
         raise InputError(
             f"a batch_size of {spec.batch_size} needs as many samples, and {there} are there; take a smaller one"
         )
-    if spec.model is None:
+    model = spec.model
+    if model is None:
         return spec
-    if not takes_width(builder_from(spec.model)):
+    if not takes_width(builder_from(model)):
         steps = {round(spec.max_steps / 2**k) for k in range(N_STEP_COUNTS)}
         spec = dataclasses.replace(spec, has_width=False, widths=tuple(sorted(step for step in steps if step >= 8)))
-    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(spec.model))
+    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(model))
 
 
 def _default_view(spec: StudySpec, dataset: Dataset) -> View:

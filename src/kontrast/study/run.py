@@ -60,7 +60,7 @@ def run_study(
             if seconds is not None and missing:
                 clock = _Clock(side_by_side=workers > 1)
                 first = first_cells(missing)
-                _run(spec, work, first, workers, lambda cell: (clock.stop(cell), on_cell(cell)))
+                _run(spec, work, first, workers, clock.watched(on_cell))
                 missing = [cell for cell in missing if cell not in first]
                 planned = plan(spec, missing, clock.times, seconds - (time.monotonic() - began), workers)
                 on_plan(planned.sentence)
@@ -78,7 +78,7 @@ def _run(
     work: Callable[[str], None],
     cells: Sequence[str],
     workers: int,
-    on_cell: Callable[[str], object],
+    on_cell: Callable[[str], None],
 ) -> None:
     """Compute cells, and report each of those that are computed at once."""
 
@@ -95,11 +95,17 @@ class _Clock:
     def __init__(self, *, side_by_side: bool) -> None:
         self.side_by_side, self.began, self.times = side_by_side, time.monotonic(), dict[str, float]()
 
-    def stop(self, cell: str) -> None:
-        now = time.monotonic()
-        self.times[cell] = now - self.began
-        if not self.side_by_side:
-            self.began = now
+    def watched(self, on_cell: Callable[[str], None]) -> Callable[[str], None]:
+        """Note the time of a cell before it is reported."""
+
+        def report(cell: str) -> None:
+            now = time.monotonic()
+            self.times[cell] = now - self.began
+            if not self.side_by_side:
+                self.began = now
+            on_cell(cell)
+
+        return report
 
 
 def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:

@@ -4,7 +4,7 @@ from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border
 from kontrast.study.map.findings import MapFindings, as_dict, judge
 from kontrast.study.map.measures import QUANTITIES
-from kontrast.study.map.networks import check_network, named_builder
+from kontrast.study.map.networks import Build, check_network, named_builder
 from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
 from kontrast.study.map.section import measure, seconds_per_step
 
@@ -14,6 +14,7 @@ __all__ = [
     "QUANTITIES",
     "RULES",
     "Border",
+    "Build",
     "Estimate",
     "MapCell",
     "MapFindings",

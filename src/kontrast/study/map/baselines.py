@@ -52,7 +52,7 @@ def _on_features(
 
     def start(x: Tensor) -> Tensor:
         with torch.no_grad():
-            return torch.cat([ground.function(ground.origin, samples.inputs(part)) for part in x.split(SLICE)])
+            return torch.cat([ground.function(ground.origin, samples.inputs(part)) for part in torch.split(x, SLICE)])
 
     made: dict[str, Embedding | None] = {"start": start}
     estimators = {

@@ -127,7 +127,7 @@ class Ended:
     def network(self, inputs: Tensor) -> Tensor:
         """The trained network's outputs."""
         with torch.no_grad():
-            return torch.cat([self.ground.function(self.parameters, part) for part in inputs.split(SLICE)])
+            return torch.cat([self.ground.function(self.parameters, part) for part in torch.split(inputs, SLICE)])
 
     @functools.cached_property
     def outputs(self) -> Tensor:

@@ -230,7 +230,7 @@ def _ended(runs: ManyRuns, start: _Start, i: int, r: int) -> Ended:
 
     def twin_outputs(inputs: Tensor) -> Tensor:
         with torch.no_grad():
-            return torch.cat([twin.twin_outputs(steps, part.unsqueeze(0))[0, 0] for part in inputs.split(SLICE)])
+            return torch.cat([twin.twin_outputs(steps, part.unsqueeze(0))[0, 0] for part in torch.split(inputs, SLICE)])
 
     place = runs.checkpoints.index(int(runs.stopped_at[i, r]))
     return Ended(start.ground, one_run(runs.parameters, i, r), twin_outputs, float(runs.gaps[place, i, r]))
