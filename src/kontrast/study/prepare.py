@@ -204,12 +204,8 @@ def _several(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
-    positive = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
-    if spec.temperature is None:
-        del positive["temperature"]
-    positive = {name: getattr(spec, name) for name in ("temperature", "delta")}
-    if spec.pca_learning_rate is not None:
-        positive["pca_learning_rate"] = spec.pca_learning_rate
+    given = {name: getattr(spec, name) for name in ("temperature", "delta", "pca_learning_rate")}
+    positive = {name: value for name, value in given.items() if value is not None}
     require_positive(**positive)  # also where this study's link has no use for them
     counts = ("n_positives", "d_out", "depth", "n_seeds", "n_steps", "n_ntk_points")
     whole: dict[str, Any] = {name: require_whole(name, getattr(spec, name), most=LARGEST) for name in counts}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
     rows: dict[int, list[MapCell]] = {}
     for cell in cells:
         rows.setdefault(cell.size, []).append(cell)
-    kinds = {
+    kinds: dict[str, tuple[str, Callable[[Sequence[MapCell]], float]]] = {
         "settled": (
             "below, the loss still falls when the steps end",
             lambda row: crossing(row, "map_still_falling", SETTLED_SHARE),
@@ -101,5 +101,5 @@ def divergence(row: Sequence[MapCell], max_steps: int) -> float:
     if first + 1 >= len(row) or not steps[first + 1] < steps[first]:
         return middle
     slope = math.log(row[first + 1].rate / high) / math.log(steps[first + 1] / steps[first])
-    carried = high * (max_steps / steps[first]) ** slope
+    carried: float = high * (max_steps / steps[first]) ** slope
     return min(max(carried, low), high)
