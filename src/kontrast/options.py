@@ -20,6 +20,7 @@ from typing import Any
 from kontrast.errors import InputError
 
 ROOT = Path(__file__).parents[1]
+NONE = "none"  # an empty list of names, as it is typed
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Option:
         """The value that was typed."""
         if "tuple" not in self._words:
             return self._read_one(text, text)
+        if text == NONE and "str" in self._words:
+            return ()
         return tuple(self._read_one(part, text) for part in text.split(","))
 
     def write(self, value: Any) -> list[str]:
@@ -142,7 +145,7 @@ def _opposite(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return ",".join(_text(part) for part in value) if isinstance(value, tuple) else str(value)
+    return (",".join(_text(part) for part in value) or NONE) if isinstance(value, tuple) else str(value)
 
 
 # Reading classes without importing them.

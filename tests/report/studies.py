@@ -37,6 +37,7 @@ def study(
     similarities = tuple(fields.pop("similarities", ("cosine", "dot")))
     rates = tuple(0.1 if name == "cosine" else 0.00284 for name in similarities)
     small = StudySpec(
+        losses=(),
         widths=(16, 64, 256),
         n_seeds=3,
         n_steps=60,

@@ -16,6 +16,7 @@ from kontrast.study import KernelVerdict, StudySpec, Thresholds, find, kernel
 
 # Neither a PCA view nor probes: `test_pca` and `test_probes` judge those.
 SPEC = StudySpec(
+    losses=(),
     widths=(64, 128, 256, 512),
     n_seeds=3,
     n_steps=100,

@@ -65,7 +65,12 @@ def test_learning_is_said_of_features_that_move() -> None:
 def test_json_holds_the_pca_view_the_probes_and_the_thresholds() -> None:
     chosen = Thresholds(tolerance=0.06, pca_tolerance=0.2, probe_margin=0.03)
     content = json.loads(json.dumps(find(studies.study(), chosen).as_dict(), allow_nan=False))
-    assert content["thresholds"] == {"tolerance": 0.06, "pca_tolerance": 0.2, "probe_margin": 0.03}
+    assert content["thresholds"] == {
+        "tolerance": 0.06,
+        "gap_tolerance": 0.15,
+        "pca_tolerance": 0.2,
+        "probe_margin": 0.03,
+    }
     assert content["pca"]["verdict"] == "pca"
     assert content["pca"]["exponents"]["matrix_drift"]["exponent"] == pytest.approx(-1, abs=0.1)
     assert content["probes"]["means"]["dot"] == [None, None, None]

@@ -127,16 +127,20 @@ def show_findings(findings: Findings, page: Path, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from kontrast.study import terminal_tables
+    from kontrast.study import tables
 
     console = Console(highlight=False)
-    for table in terminal_tables(findings):
+    # Below a map the sections say one sentence each; their tables are on the page.
+    shown = tables.terminal_tables(findings) if findings.map is None else tables.terminal_map(findings.map)
+    for table in shown:
         console.print(_laid_out(table))
         if table.note:
             _print_sentences(table.note, "")
     if findings.spec.standardize:
         print_lines(STANDARDIZED)
-    if findings.pca is None:
+    if findings.map is not None and findings.sentences:
+        _print_sentences(*(f"full batch, {sentence}" for sentence in findings.sentences), "")
+    if findings.map is None and findings.pca is None:
         _print_sentences(f"no PCA view: {findings.spec.without_pca}", "")
     _print_sentences(f"verdict: {findings.verdict}")
     print_paths(report=page)
@@ -151,7 +155,7 @@ def _laid_out(table: StudyTable) -> Table:
     """A table of the study as rich's own; names stand left, numbers right."""
     laid_out = plain_table(table.title)
     for k, heading in enumerate(table.head):
-        left = k == 0 and not table.rows[0][0].isdigit()
+        left = k == 0 and not table.rows[0][0].replace(".", "").isdigit()
         words = "\n".join(heading.rsplit(" ", 1))
         laid_out.add_column(words, justify="left" if left else "right", no_wrap=True)
     for row in table.rows:

@@ -33,7 +33,9 @@ __all__ = [
 
 
 def write_report(folder: Path, result: xr.Dataset, findings: Findings) -> Path:
-    """Write `report.html`, one SVG per picture and `study.png` into `folder`; return the page's path.
+    """Write `report.html`, one SVG per picture and a PNG of the first plate into `folder`; return the page's path.
+
+    The PNG is `figures/map.png`, or `figures/study.png` for a study without a map.
 
     The same result and findings give the same bytes. The page is written last and needs none of the other files.
     """

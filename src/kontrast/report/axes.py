@@ -18,13 +18,14 @@ from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from kontrast.losses import SIMILARITIES
 
 Array = NDArray[np.float64]
-Entry = tuple[Line2D, str]  # of a legend: how it is drawn, and its name
+Entry = tuple[Line2D | Patch, str]  # of a legend: how it is drawn, and its name
 
 # Text, axes and grids of an SVG are drawn in this colour, and only they; `svg.to_svg` turns it into `currentColor`.
 INK = "#010203"
@@ -75,6 +76,7 @@ def style(ink: str, salt: str) -> Iterator[None]:
                 "xtick.major.width": 0.7,
                 "ytick.major.width": 0.7,
                 "lines.solid_capstyle": "round",
+                "hatch.linewidth": 0.8,
                 "legend.frameon": False,
                 "legend.fontsize": 9,
                 "legend.title_fontsize": 8.5,

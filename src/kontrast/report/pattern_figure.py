@@ -9,6 +9,7 @@ import math
 import textwrap
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -306,7 +307,7 @@ def _handle(kind: _Kind) -> Line2D:
     return marker
 
 
-def _legend(figure: SubFigure, entries: list[Entry], title: str) -> None:
+def _legend(figure: SubFigure, entries: Sequence[Entry], title: str) -> None:
     """Two entries per row."""
     if entries:
         axes.legend(figure, axes.in_rows(entries, min(2, len(entries))), title)

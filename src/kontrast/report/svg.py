@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
@@ -17,8 +18,10 @@ _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _FONT = re.compile(r"font-family:[^;]*;?\s*")
 
 
-def to_svg(figure: Figure, *, name: str, label: str) -> str:
+def to_svg(figure: Figure, *, name: str, label: str, links: Mapping[str, str] | None = None) -> str:
     """The figure as one `<svg>` element: ink as `currentColor`, fonts of the reader's, ids that begin with `name`.
+
+    `links` has words for every link in it, by its fragment; a picture with links is a group of these, not an image.
 
     matplotlib's own output names its groups alike in every figure, styles `*` and speaks xlink; inside a page with
     other pictures all three do harm, so the tree is rewritten: only referenced ids stay, under the panel's name.
@@ -37,10 +40,13 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
             element.attrib[key] = _rewritten(key, value, name)
         if _HREF in element.attrib:
             element.set("href", element.attrib.pop(_HREF))
+        if element.tag == "a":
+            words = (links or {})[element.attrib["href"].removeprefix(f"#{name}-")]
+            element.attrib = {"href": element.attrib["href"], "aria-label": printable(words), "pointer-events": "all"}
     attributes = {
         "xmlns": _SVG,
         "viewBox": root.attrib["viewBox"],
-        "role": "img",
+        "role": "group" if links else "img",
         "aria-label": printable(label),
         "font-family": FONTS,
         "stroke-linejoin": "round",

@@ -10,6 +10,7 @@ from kontrast.study.budget import seconds_from
 from kontrast.study.in_python import run
 from kontrast.study.kernel import KernelVerdict, SimilarityFindings
 from kontrast.study.labels import REPRESENTATIONS, LabelFindings
+from kontrast.study.map import Border, Estimate, MapCell, MapFindings, Regime
 from kontrast.study.pca import PCAFindings, PCAVerdict
 from kontrast.study.prepare import prepare
 from kontrast.study.probes import EMBEDDINGS, OF_THE_INPUT, Gain, ProbeFindings, input_embeddings
@@ -27,16 +28,21 @@ __all__ = [
     "PRESETS",
     "REPRESENTATIONS",
     "SECTIONS",
+    "Border",
     "Drawing",
+    "Estimate",
     "Findings",
     "Gain",
     "KernelVerdict",
     "LabelFindings",
+    "MapCell",
+    "MapFindings",
     "PCAFindings",
     "PCAVerdict",
     "Plot",
     "ProbeFindings",
     "Quantity",
+    "Regime",
     "Rule",
     "SimilarityFindings",
     "StudySpec",

@@ -215,10 +215,10 @@ def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
     for name in ("pca_d_out", "pca_steps"):
         if getattr(spec, name) is not None:
             whole[name] = require_whole(name, getattr(spec, name), most=LARGEST)
-    given = _several("widths", spec.widths)
-    widths = tuple(as_whole(width) or 0 for width in given)
+    asked = _several("widths", spec.widths)
+    widths = tuple(as_whole(width) or 0 for width in asked)
     if not widths or min(widths) < 1 or len(set(widths)) < len(widths):
-        raise InputError(f"widths must be different whole numbers of at least 1, got {list(given)}")
+        raise InputError(f"widths must be different whole numbers of at least 1, got {list(asked)}")
     whole["widths"] = widths
     if spec.image_shape is not None:
         shape = _several("image_shape", spec.image_shape)

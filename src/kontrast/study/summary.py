@@ -54,10 +54,14 @@ class Findings:
         return f"{answers}; {gain.sentence if gain else 'every trained run diverged, so no probe judges training'}"
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """One line per full-batch run."""
+        return tuple(found.sentence for found in (*self.similarities, self.pca, self.labels) if found is not None)
+
+    @property
     def summary(self) -> str:
         """The verdict, and one line per run."""
-        others = [found.sentence for found in (*self.similarities, self.pca, self.labels) if found is not None]
-        return "\n".join([self.verdict, *others])
+        return "\n".join([self.verdict, *self.sentences])
 
     def as_dict(self) -> dict[str, Any]:
         """The findings as JSON types; non-finite numbers become null."""

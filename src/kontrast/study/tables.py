@@ -10,6 +10,7 @@ from kontrast.linalg import PowerLaw
 from kontrast.study import kernel, labels, pca
 from kontrast.study.kernel import SimilarityFindings
 from kontrast.study.labels import LabelFindings
+from kontrast.study.map import BASELINES, Border, Estimate, MapCell, MapFindings, Regime
 from kontrast.study.pca import PCAFindings
 from kontrast.study.probes import ProbeFindings, with_dimension
 from kontrast.study.quantities import Quantity
@@ -17,22 +18,40 @@ from kontrast.study.summary import Findings
 
 TERMINAL_COUNTS = 3  # numbers of labels that 80 characters hold
 TERMINAL_WIDTHS = 6  # widths of probes that they hold
+TERMINAL_COLUMNS = 5  # widths of a map that they hold
+TERMINAL_WORDS = {
+    Regime.PCA: "PCA",
+    Regime.LEARNING: "learns",
+    Regime.UNDERTRAINED: "under",
+    Regime.COLLAPSED: "coll.",
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: every row begins with its name. `note` is the sentence below it."""
+    """A table: every row begins with its name.
+
+    Attributes:
+        title: what it shows.
+        head: a heading per column.
+        rows: a word per column.
+        foot: a last row, apart.
+        note: the sentence below it.
+        variables: the stored array behind each column, which defines it; empty where there is none.
+    """
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     foot: tuple[str, ...] = ()
     note: str = ""
+    variables: tuple[str, ...] = ()
 
 
 def terminal_tables(findings: Findings) -> list[Table]:
-    """The tables of a study in 80 characters, in the order of its sections."""
-    made = [similarity_table(found, in_terminal=True) for found in findings.similarities]
+    """The tables of a study in 80 characters: its map, then its sections in their order."""
+    made = terminal_map(findings.map) if findings.map is not None else []
+    made += [similarity_table(found, in_terminal=True) for found in findings.similarities]
     if findings.pca is not None:
         made.append(pca_table(findings.pca, in_terminal=True))
     if findings.probes is not None:
@@ -40,6 +59,71 @@ def terminal_tables(findings: Findings) -> list[Table]:
     if findings.labels is not None:
         made.append(_terminal_labels(findings.labels))
     return made
+
+
+def terminal_map(found: MapFindings) -> list[Table]:
+    """The map in 80 characters, a table per loss, and what the widest network can be compared with."""
+    made = [map_table(found, loss, in_terminal=True) for loss in found.losses]
+    return [*made, _terminal_baselines(found)] if found.baselines else made
+
+
+def map_table(found: MapFindings, loss: str, *, in_terminal: bool = False) -> Table:
+    """A row per rate, the largest first, and a column per width: a cell's regime, and what its probe reads."""
+    grid = found.grid(loss)
+    sizes = list(grid[0])
+    if in_terminal:
+        sizes = [sizes[i] for i in _spread_out(len(sizes), TERMINAL_COLUMNS)]
+    write = _terminal_cell if in_terminal else _page_cell
+    words = _terminal_words(found) if in_terminal and loss == found.losses[0] else []
+    axis, symbol = found.axis
+    borders = [
+        f"{border.name} border: {_border_law(border, axis, symbol)}" for border in found.borders if border.loss == loss
+    ]
+    return Table(
+        f"{loss}: what training does, by rate and {axis}",
+        (f"rate \\ {axis}", *map(str, sizes)),
+        tuple((f"{row[sizes[0]].rate:g}", *(write(row[size], found) for size in sizes)) for row in reversed(grid)),
+        note="; ".join([*words, *borders]),
+    )
+
+
+def baseline_tables(found: MapFindings) -> list[Table]:
+    """For each probe a row per twin without a gradient, a column per width; the input itself apart."""
+    made = []
+    for probe, words in {"linear": "a linear probe", "knn": "20 nearest neighbours"}.items():
+        rows = [
+            (f"{name}: {BASELINES[name]}", *(_accuracy(table[name][probe]) for table in found.baselines.values()))
+            for name in BASELINES
+        ]
+        made.append(
+            Table(
+                f"what needs no training: test accuracy of {words} in per cent, ± half a 95 % interval",
+                (found.axis[0], *map(str, found.baselines)),
+                tuple(row for row in rows if not row[0].startswith("raw: ")),
+                next(row for row in rows if row[0].startswith("raw: ")),
+                variables=("", *("map_baseline" for _ in found.baselines)),
+            )
+        )
+    return made
+
+
+def border_table(found: MapFindings) -> Table | None:
+    """A row per border: its exponent, and its rate wherever it was found; None without any."""
+    sizes = sorted({size for border in found.borders for size in border.sizes})
+    if not sizes:
+        return None
+    rows = []
+    for border in found.borders:
+        rates = dict(zip(border.sizes, border.rates, strict=True))
+        places = (f"{rates[size]:.3g}" if size in rates else "–" for size in sizes)
+        exponent = str(border.law) if border.law is not None else "–"
+        rows.append((f"{border.loss}, {border.name}: {border.words}", exponent, *places))
+    return Table(
+        f"borders of the map: the exponent p of rate ∝ {found.axis[1]}^p with its 95 % interval, and the rates it was "
+        "fitted to",
+        ("border", "exponent", *(f"{found.axis[0]} {size}" for size in sizes)),
+        tuple(rows),
+    )
 
 
 def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) -> Table:
@@ -51,6 +135,7 @@ def similarity_table(found: SimilarityFindings, *, in_terminal: bool = False) ->
         found,
         kernel.QUANTITIES,
         {heading: [write(found, i) if n else "–" for i, n in enumerate(found.diverged)]},
+        ("stopped_at",),
         in_terminal=in_terminal,
     )
 
@@ -59,7 +144,7 @@ def pca_table(found: PCAFindings, *, in_terminal: bool = False) -> Table:
     """A row per width: the quantities of the orthonormal run."""
     when = f"means at step {found.step}" if found.step is not None else "no step at which all runs are whole"
     title = f"orthonormal output layer of dimension {found.d_out}, learning rate {found.learning_rate:g}, {when}"
-    return _width_table(title, found, pca.QUANTITIES, {}, in_terminal=in_terminal)
+    return _width_table(title, found, pca.QUANTITIES, {}, (), in_terminal=in_terminal)
 
 
 def probe_table(found: ProbeFindings) -> Table:
@@ -72,6 +157,7 @@ def probe_table(found: ProbeFindings) -> Table:
             (str(width), *(accuracy(found.means[name][i], found.deviations[name][i]) for name in found.embeddings))
             for i, width in enumerate(found.widths)
         ),
+        variables=("", *("probe_accuracy" for _ in found.embeddings)),
     )
 
 
@@ -86,6 +172,7 @@ def label_tables(found: LabelFindings) -> list[Table]:
                 (with_dimension(name, found.dimensions[name]), *_pairs(found, it, name, it.page_format))
                 for name in found.representations
             ),
+            variables=("", *(it.measured for _ in found.n_labels)),
         )
         for it in labels.COMPARISONS
     ]
@@ -119,6 +206,7 @@ def _width_table(
     found: SimilarityFindings | PCAFindings,
     quantities: Sequence[Quantity],
     further: Mapping[str, Sequence[str]],
+    further_variables: tuple[str, ...],
     *,
     in_terminal: bool,
 ) -> Table:
@@ -136,7 +224,71 @@ def _width_table(
     laws = (found.exponents.get(it.name) for it in shown)
     foot = ("~ M^" if in_terminal else "∝ M^", *(write(law) if law else "–" for law in laws), *("" for _ in further))
     head = ("width", *(it.heading for it in shown), *further)
-    return Table(title, head, rows, foot if found.exponents else (), found.sentence)
+    variables = ("", *(it.name for it in shown), *further_variables)
+    return Table(title, head, rows, foot if found.exponents else (), found.sentence, variables)
+
+
+def _terminal_cell(cell: MapCell, found: MapFindings) -> str:
+    word = TERMINAL_WORDS.get(cell.regime, cell.regime.word) + ("" if cell.sure else "?")
+    accuracy, gap = (cell.numbers[name].mean for name in ("map_accuracy", "map_gap"))
+    value, shown = (accuracy, f"{100 * accuracy:.1f}") if found.baselines else (gap, f"{gap:.2f}")
+    return f"{word} {shown}" if math.isfinite(value) else word
+
+
+def _terminal_words(found: MapFindings) -> list[str]:
+    """What the words and numbers of the terminal's map mean."""
+    seen = {cell.regime for cell in found.cells}
+    words = ["rate: learning rate / critical rate"]
+    words.append(f"numbers: {'test accuracy of a linear probe in %' if found.baselines else 'kernel gap'}")
+    words += [f"{short}: {it.word}" for it, short in TERMINAL_WORDS.items() if it in seen and it is not Regime.LEARNING]
+    return words if all(cell.sure for cell in found.cells) else [*words, "?: not sure"]
+
+
+def _page_cell(cell: MapCell, found: MapFindings) -> str:
+    parts = [cell.regime.word + ("" if cell.sure else "?")]
+    accuracy, gap = (cell.numbers[name].mean for name in ("map_accuracy", "map_gap"))
+    parts += [f"{accuracy:.1%}"] if math.isfinite(accuracy) else []
+    parts += [f"gap {gap:.2g}"] if math.isfinite(gap) else []
+    return ", ".join(parts)
+
+
+def _border_law(border: Border, axis: str, symbol: str) -> str:
+    if border.law is None:
+        return f"rate {border.rates[0]:.2g} at {axis} {border.sizes[0]}"
+    return f"rate ∝ {symbol}^{border.law}"
+
+
+def _accuracy(estimate: Estimate) -> str:
+    return accuracy(estimate.mean, estimate.error)
+
+
+def _terminal_baselines(found: MapFindings) -> Table:
+    """What the widest network can be compared with; of what is trained, the rate of the best validation accuracy."""
+    width = max(found.baselines)
+    rows = []
+    for loss in found.losses:
+        cells = [cell for cell in found.panel(loss) if cell.size == width]
+        scored = [cell for cell in cells if math.isfinite(cell.numbers["map_validation"].mean)]
+        if not scored:
+            continue
+        best = max(scored, key=lambda cell: cell.numbers["map_validation"].mean)
+        for name, quantities in {
+            f"{loss}, rate {best.rate:g}": ("map_accuracy", "map_knn"),
+            "  its kernel twin": ("map_twin_accuracy", "map_twin_knn"),
+        }.items():
+            rows.append((name, *(_accuracy(best.numbers[quantity]) for quantity in quantities)))
+    twins = found.baselines[width]
+    for name in BASELINES:
+        if name != "raw":
+            words = f"{name}, the best closed form" if name == found.best_closed_form[width] else name
+            rows.append((words, *(_accuracy(estimate) for estimate in twins[name].values())))
+    return Table(
+        f"test accuracy in % at {found.axis[0]} {width}, ± half a 95 % interval",
+        ("", "linear probe", "nearest neighbours"),
+        tuple(rows),
+        ("raw input, all its dimensions", *(_accuracy(estimate) for estimate in twins["raw"].values())),
+        note="each loss at the rate of its best validation accuracy",
+    )
 
 
 def _terminal_probes(found: ProbeFindings) -> Table:

@@ -158,7 +158,8 @@ def test_other_thresholds_are_named_and_repeated() -> None:
         assert words in page.text("ol")
     assert "a probe margin of 0.07" in page.text("p")
     options = "--tolerance 0.125 --pca-tolerance 0.3 --probe-margin 0.07"
-    assert f"kontrast report FOLDER {options}" in page.text("pre")
+    every = options.replace("--pca", "--gap-tolerance 0.15 --pca")
+    assert f"kontrast report FOLDER {every}" in page.text("pre")
     assert command(findings).text.endswith(options)
     rows = {row[0]: row[1:] for row in rows_after(page, "Every threshold")}
     assert rows["pca_tolerance"] == ["0.3", "--pca-tolerance"]
@@ -302,7 +303,7 @@ def test_every_array_of_the_result_is_described() -> None:
 
 
 SPECS = {
-    "the default": study(widths=StudySpec().widths, n_seeds=5, n_steps=200),
+    "the default": study(widths=StudySpec().widths, n_seeds=StudySpec().n_seeds, n_steps=200),
     "everything else": study(
         data="my data/it's $HOME <b>.npz",
         split="all",
@@ -373,8 +374,8 @@ def test_the_command_makes_the_spec_again(name: str, monkeypatch: pytest.MonkeyP
 
 def test_the_default_study_has_a_short_command() -> None:
     expected = (
-        "kontrast study --views crop:0.5,1.0 --learning-rate 0.1,0.00284 --pca-learning-rate 1.0 --pca-d-out 10 "
-        "--pca-steps 40 --probe-samples 500"
+        "kontrast study --loss none --views crop:0.5,1.0 --learning-rate 0.1,0.00284 --pca-learning-rate 1.0 "
+        "--pca-d-out 10 --pca-steps 40 --probe-samples 500"
     )
     assert command(find(SPECS["the default"])).text == expected
 

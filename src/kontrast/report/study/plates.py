@@ -18,6 +18,7 @@ from kontrast.report.study.curves import (
     probes_against_width,
 )
 from kontrast.report.study.labels import labels_plate
+from kontrast.report.study.regimes import map_plate, pays_plate
 from kontrast.study import Findings, Plot, ProbeFindings, Quantity, kernel, pca
 
 # Title and caption of every plate of quantities; a quantity joins one by the name of its plots.
@@ -67,6 +68,14 @@ _SEEN = {"width": "with fitted power laws", "step": "one line per width"}
 
 def plates(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:
     """Every plate of the page, the one that stands for the study first."""
+    mapped = [] if findings.map is None else [map_plate(findings.map), pays_plate(findings.map)]
+    return (*(plate for plate in mapped if plate is not None), *_full_batch(result, findings))
+
+
+def _full_batch(result: xr.Dataset, findings: Findings) -> tuple[Plate, ...]:
+    """The plates of the full-batch sections; none for a network of the user's own, which they do not know."""
+    if not findings.similarities:
+        return ()
     runs = [Runs.under(found, result) for found in findings.similarities]
     pictures = _pictures(kernel.QUANTITIES, runs, findings)
     if findings.pca is not None:

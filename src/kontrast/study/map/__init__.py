@@ -3,7 +3,7 @@
 from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border
 from kontrast.study.map.findings import MapFindings, as_dict, judge
-from kontrast.study.map.measures import QUANTITIES
+from kontrast.study.map.measures import OF_RUNS, QUANTITIES
 from kontrast.study.map.networks import Build, check_network, named_builder
 from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
 from kontrast.study.map.section import measure, seconds_per_step
@@ -11,6 +11,7 @@ from kontrast.study.map.section import measure, seconds_per_step
 __all__ = [
     "BASELINES",
     "CLOSED_FORMS",
+    "OF_RUNS",
     "QUANTITIES",
     "RULES",
     "Border",

@@ -13,13 +13,13 @@ import xarray as xr
 from kontrast.dynamics import Ending
 from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border, borders_of
-from kontrast.study.map.measures import QUANTITIES
+from kontrast.study.map.measures import DIVERGED_AT, QUANTITIES, STILL_FALLING
 from kontrast.study.map.regimes import Estimate, MapCell, Regime, decided
 from kontrast.study.map.section import ENDINGS, PROBES
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
-NUMBERS = (*(quantity.name for quantity in QUANTITIES), "map_still_falling")
+NUMBERS = tuple(quantity.name for quantity in (*QUANTITIES, STILL_FALLING))
 BEYOND = 10**6  # a width that no one will train
 
 
@@ -46,6 +46,23 @@ class MapFindings:
     def panel(self, loss: str) -> tuple[MapCell, ...]:
         """The cells of one loss."""
         return tuple(cell for cell in self.cells if cell.loss == loss)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses, in the order of their panels."""
+        return tuple(dict.fromkeys(cell.loss for cell in self.cells))
+
+    @property
+    def axis(self) -> tuple[str, str]:
+        """The word and the symbol of the map's other axis: widths, or the steps of a network without a width."""
+        return ("steps", "T") if self.setting.width is None else ("width", "M")
+
+    def grid(self, loss: str) -> list[dict[int, MapCell]]:
+        """A panel row by row: for each rate, the smallest first, the cells by their widths or steps."""
+        rows: dict[float, dict[int, MapCell]] = {}
+        for cell in self.panel(loss):
+            rows.setdefault(cell.rate, {})[cell.size] = cell
+        return [rows[rate] for rate in sorted(rows)]
 
     def border(self, loss: str, name: str) -> Border | None:
         """A border by its name."""
@@ -85,7 +102,7 @@ def _cell(seen: xr.Dataset, spec: StudySpec, loss: str, size: int, best: str | N
     numbers = {name: Estimate.over(seen[name].values) for name in NUMBERS}
     stopped = seen.map_stopped_at.values.astype(float)
     diverged = np.asarray([ending is Ending.DIVERGED for ending in endings])
-    numbers["map_diverged_at"] = Estimate.over(np.where(diverged.all(), stopped, np.nan))
+    numbers[DIVERGED_AT.name] = Estimate.over(np.where(diverged.all(), stopped, np.nan))
     gains = {}
     if best is not None:
         trained = seen.map_accuracy.values
@@ -153,8 +170,7 @@ def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
 
 
 def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None) -> str:
-    at = f"width {setting.width}" if setting.width is not None else f"{setting.size} steps"
-    where = f"{setting.loss} at {at} and rate {setting.rate:g}"
+    where = f"{setting.loss} at {setting.size_words} and rate {setting.rate:g}"
     told = {
         Regime.LEARNING: "training learns features",
         Regime.KERNEL: "the network is a kernel machine",

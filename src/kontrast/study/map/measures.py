@@ -171,7 +171,7 @@ def _alignment(a: Tensor, b: Tensor) -> float:
 QUANTITIES = (
     Quantity(
         "map_gap",
-        "kernel gap: ‖f − f_lin‖_F / ‖f‖_F at the test samples, f_lin the linearised twin trained on the same batches; "
+        "kernel gap: ‖f − f_lin‖_F / ‖f‖_F at held-out samples, f_lin the linearised twin trained on the same batches; "
         "rows at unit length under a loss of cosine similarities",
         read=lambda run: run.gap,
         heading="kernel gap",
@@ -221,21 +221,50 @@ QUANTITIES = (
         "map_first_rank", "effective rank before training", read=lambda run: effective_rank(run.ground.first_outputs)
     ),
     Quantity("map_first_spread", "spread before training", read=lambda run: relative_spread(run.ground.first_outputs)),
-    Quantity("map_accuracy", "test accuracy of a linear probe of the trained network", read=lambda run: run.scores[0]),
     Quantity(
-        "map_knn", "test accuracy of 20 nearest neighbours in the trained network", read=lambda run: run.scores[1]
+        "map_accuracy",
+        "test accuracy of a linear probe of the trained network",
+        read=lambda run: run.scores[0],
+        heading="linear probe",
+        write=share,
+        in_terminal=True,
     ),
     Quantity(
-        "map_validation", "validation accuracy of a linear probe of the trained network", read=lambda run: run.scores[2]
+        "map_knn",
+        "test accuracy of 20 nearest neighbours in the trained network",
+        read=lambda run: run.scores[1],
+        heading="nearest neighbours",
+        write=share,
+    ),
+    Quantity(
+        "map_validation",
+        "validation accuracy of a linear probe of the trained network",
+        read=lambda run: run.scores[2],
+        heading="linear probe, validation",
+        write=share,
     ),
     Quantity(
         "map_twin_accuracy",
         "test accuracy of a linear probe of the linearised twin",
         read=lambda run: run.twin_scores[0],
+        heading="twin's linear probe",
+        write=share,
     ),
     Quantity(
         "map_twin_knn",
         "test accuracy of 20 nearest neighbours in the linearised twin",
         read=lambda run: run.twin_scores[1],
+        heading="twin's nearest neighbours",
+        write=share,
     ),
 )
+STILL_FALLING = Quantity(
+    "map_still_falling",
+    "share of the loss's whole fall that the last half of the steps added",
+    heading="still falling",
+    write=share,
+)
+DIVERGED_AT = Quantity(
+    "map_diverged_at", "the step at which a run diverged, where every run did", heading="diverged at"
+)
+OF_RUNS = (STILL_FALLING, DIVERGED_AT)  # told by the runs themselves

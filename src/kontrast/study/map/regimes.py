@@ -28,6 +28,11 @@ class Regime(Enum):
     PCA = "it is PCA of the features at its start"
     LEARNING = "it learns features"
 
+    @property
+    def word(self) -> str:
+        """Its name in tables and legends."""
+        return "PCA of its start" if self is Regime.PCA else self.name.lower()
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -103,6 +108,11 @@ class MapCell:
     sure: bool = False
 
     @property
+    def size_words(self) -> str:
+        """Its width, or its steps, in words."""
+        return f"{self.size} steps" if self.width is None else f"width {self.width}"
+
+    @property
     def settled(self) -> bool:
         """Whether most runs have settled."""
         return sum(ending is Ending.SETTLED for ending in self.endings) > len(self.endings) / 2
@@ -133,6 +143,10 @@ class RegimeRule:
     condition: str
     holds: Callable[[MapCell, Thresholds], bool]
     sure: Callable[[MapCell, Thresholds], bool]
+
+    def reason(self, thresholds: Thresholds) -> str:
+        """The condition, with the thresholds filled in."""
+        return self.condition.format(**dataclasses.asdict(thresholds))
 
 
 def _number(cell: MapCell, name: str) -> float:
@@ -205,5 +219,6 @@ RULES = (
 def decided(cell: MapCell, thresholds: Thresholds) -> MapCell:
     """The same cell with the regime of the first rule that holds; the last always does."""
     rule = next(rule for rule in RULES if rule.holds(cell, thresholds))
-    words = rule.condition.format(**dataclasses.asdict(thresholds))
-    return dataclasses.replace(cell, regime=rule.regime, reason=words, sure=rule.sure(cell, thresholds))
+    return dataclasses.replace(
+        cell, regime=rule.regime, reason=rule.reason(thresholds), sure=rule.sure(cell, thresholds)
+    )

@@ -22,7 +22,7 @@ from kontrast.nets import last_features, one_run, parameters_of, pure_function, 
 from kontrast.runs import generator_for
 from kontrast.study.draws import load_samples
 from kontrast.study.map.baselines import BASELINES, scores
-from kontrast.study.map.measures import N_PCA_SAMPLES, QUANTITIES, SLICE, Ended, Ground, Probes
+from kontrast.study.map.measures import N_PCA_SAMPLES, QUANTITIES, SLICE, STILL_FALLING, Ended, Ground, Probes
 from kontrast.study.map.networks import draw_network
 from kontrast.study.map.split import Samples, Split, split_for
 from kontrast.study.spec import StudySpec
@@ -205,10 +205,10 @@ def _measured(name: str, trained: _Trained, start: _Start, i: int, n_checkpoints
             runs.stopped_at[i].numpy().astype(np.int32),
             {"long_name": "the step at which a run ended"},
         ),
-        "map_still_falling": (
+        STILL_FALLING.name: (
             ("rate",),
             runs.still_falling[i].numpy(),
-            {"long_name": "share of the loss's whole fall that the last half of the steps added"},
+            {"long_name": STILL_FALLING.long_name},
         ),
     }
     curves = {
