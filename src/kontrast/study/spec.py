@@ -24,6 +24,7 @@ PAPER_A: dict[str, Any] = {
     "widths": (64, 128, 256, 512, 1024, 2048),
     "n_seeds": 5,
     "d_out": 10,
+    "n_steps": 200,
     "pca_d_out": 10,
     "pca_steps": 200,
     "pca_learning_rate": 1.0,
@@ -31,8 +32,8 @@ PAPER_A: dict[str, Any] = {
 PRESETS = {"paper-a": PAPER_A}
 READABLE = (3, 4)  # older formats that can be read, but not resumed
 OLDER = {"losses": ()}  # what their studies were without
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the map, over the critical rate: from lazy to divergent
-DOT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
+RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the map, over the critical rate: from lazy to divergent
+DOT_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,10 @@ class StudySpec:
     depth: int = 1
     parametrization: str = "ntk"
     d_out: int = 16
-    widths: tuple[int, ...] = (32, 64, 128, 256, 512)
+    widths: tuple[int, ...] = (64, 128, 256, 512)
     n_seeds: int = 4
     seed: int = 0
-    n_steps: int = 200
+    n_steps: int = 100
     learning_rates: tuple[float, ...] | None = None
     pca_learning_rate: float | None = None
     pca_d_out: int | None = None

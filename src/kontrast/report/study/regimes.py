@@ -177,7 +177,7 @@ def _draw_gaps(ax: Axes, grid: _Grid) -> list[Entry]:
     drawn = ax.contour(grid.x, grid.y, logs, [math.log(gap) for gap in levels], colors=DARK, linewidths=0.9)
     drawn.set(linestyle="-")
     for gap, parts in zip(levels, drawn.allsegs, strict=True):
-        for part in sorted(parts, key=len)[-1:]:
+        for part in sorted(filter(len, parts), key=len)[-1:]:  # a level may have only empty parts
             x, y = part[part[:, 0].argmax()]
             ax.annotate(
                 f"{gap:g}",

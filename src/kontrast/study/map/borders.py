@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kontrast.dynamics import SETTLED_SHARE
 from kontrast.linalg import PowerLaw, fit_power_law
 from kontrast.study.map.regimes import MapCell
@@ -72,18 +70,25 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
 
 
 def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
-    """The first rate at which a quantity crosses a level, between neighbours on logarithmic axes; NaN if it does not.
+    """The first rate at which a quantity crosses a level, on straight lines between neighbours on logarithmic axes.
 
-    A share that is zero or negative counts as far below any level.
+    Where it crosses just outside the rates, by at most half a step between two of them, the line is carried on; NaN
+    where it crosses nowhere. A share that is zero or negative counts as far below any level.
     """
     points = [(cell.rate, cell.numbers[name].mean) for cell in row]
-    for (r, a), (s, b) in itertools.pairwise(points):
-        if not (math.isfinite(a) and math.isfinite(b)):
-            return math.nan
-        if (a - level) * (b - level) <= 0 and a != b:
-            u, v, w = (math.log(max(x, 1e-6)) for x in (a, b, level))
-            part = (w - u) / (v - u) if u != v else 0.5
-            return float(np.exp(math.log(r) + min(max(part, 0.0), 1.0) * math.log(s / r)))
+    there = list(itertools.takewhile(lambda point: math.isfinite(point[1]), points))
+    logs = [(math.log(rate), math.log(max(value, 1e-6) / level)) for rate, value in there]
+    pairs = list(itertools.pairwise(logs))
+    for (x, u), (y, v) in pairs:
+        if u * v <= 0 and u != v:
+            return math.exp(x + (y - x) * u / (u - v))
+    ends = [(pairs[0], -0.5, 0.0)] if pairs else []
+    if pairs and len(there) == len(points):  # not carried on into rates that diverge
+        ends.append((pairs[-1], 1.0, 1.5))
+    for ((x, u), (y, v)), low, high in ends:
+        part = u / (u - v) if u != v else math.nan
+        if low <= part <= high:
+            return math.exp(x + (y - x) * part)
     return math.nan
 
 

@@ -27,7 +27,7 @@ from kontrast.study.map.networks import draw_network
 from kontrast.study.map.split import Samples, Split, split_for
 from kontrast.study.spec import StudySpec
 
-WATCHED = 256  # held-out samples whose loss and gap are watched
+WATCHED = 128  # held-out samples whose loss and gap are watched
 ENDINGS = tuple(Ending)
 PROBES = ("linear", "knn")
 FEW_STEPS = 8  # whose time tells that of one
