@@ -16,7 +16,7 @@ from kontrast.study.prepare import prepare
 from kontrast.study.probes import EMBEDDINGS, OF_THE_INPUT, Gain, ProbeFindings, input_embeddings
 from kontrast.study.quantities import Drawing, Plot, Quantity
 from kontrast.study.rules import Rule
-from kontrast.study.run import SECTIONS, consolidate, measure_cell, run_study
+from kontrast.study.running import SECTIONS, consolidate, measure_cell, run_study
 from kontrast.study.spec import PRESETS, StudySpec, parse_cell
 from kontrast.study.summary import Findings, find
 from kontrast.study.tables import Table, terminal_tables

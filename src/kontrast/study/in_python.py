@@ -10,7 +10,7 @@ from typing import Any
 from kontrast.data import Dataset, keep_in_memory
 from kontrast.study.map import Build, named_builder
 from kontrast.study.prepare import prepare
-from kontrast.study.run import run_study
+from kontrast.study.running import run_study
 from kontrast.study.spec import StudySpec
 from kontrast.study.summary import Findings, find
 from kontrast.study.thresholds import Thresholds

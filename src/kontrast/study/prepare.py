@@ -45,6 +45,7 @@ from kontrast.study.probes import probe_problem
 from kontrast.study.spec import StudySpec
 
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
+BATCH = 64  # samples of a mini-batch
 N_STEP_COUNTS = 5  # columns of the map of a network without a width: all steps, half of them, …
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
@@ -91,10 +92,11 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
             f"asked for {spec.map_samples} map_samples but {spec.data!r} leaves {there} beside those held out; ask for "
             "fewer"
         )
-    if spec.batch_size > there:
+    if spec.batch_size is not None and spec.batch_size > there:
         raise InputError(
             f"a batch_size of {spec.batch_size} needs as many samples, and {there} are there; take a smaller one"
         )
+    spec = dataclasses.replace(spec, batch_size=spec.batch_size or min(BATCH, there))
     model = spec.model
     if model is None:
         return spec
@@ -185,11 +187,11 @@ def _plain_map(spec: StudySpec) -> dict[str, Any]:
     require_choice("optimizer", spec.optimizer, OPTIMIZERS)
     require_between("momentum", spec.momentum, 0, 1)
     fields["momentum"] = float(spec.momentum)
-    fields["batch_size"] = require_whole("batch_size", spec.batch_size, least=2, most=LARGEST)
     fields["max_steps"] = require_whole("max_steps", spec.max_steps, least=8, most=LARGEST)
     fields["seed"] = require_whole("seed", spec.seed, least=0, most=LARGEST)
-    if spec.map_samples is not None:
-        fields["map_samples"] = require_whole("map_samples", spec.map_samples, least=4, most=LARGEST)
+    for name, least in (("batch_size", 2), ("map_samples", 4)):
+        if getattr(spec, name) is not None:
+            fields[name] = require_whole(name, getattr(spec, name), least=least, most=LARGEST)
     if spec.model is not None:
         require_type("model", spec.model, str)
     return fields

@@ -148,6 +148,7 @@ def _labels(samples: Samples, rows: Tensor, loss: ViewLoss) -> Tensor | None:
 def _batches(
     spec: StudySpec, samples: Samples, starts: Sequence[_Start], loss: ViewLoss
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
+    assert spec.batch_size is not None, "the spec was not prepared"
     streams = []
     for start in starts:
         rows = start.split.contrasted.to(samples.x.device)

@@ -218,7 +218,7 @@ def cheap(spec: StudySpec, width: int, seed: int) -> xr.Dataset:
 
 @pytest.fixture
 def cheap_spec(monkeypatch: pytest.MonkeyPatch) -> StudySpec:
-    monkeypatch.setattr("kontrast.study.run.measure_cell", cheap)
+    monkeypatch.setattr("kontrast.study.running.measure_cell", cheap)
     return dataclasses.replace(TINY, views="crop", learning_rates=(0.1, 0.1), data_digest="made up")
 
 
