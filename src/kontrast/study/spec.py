@@ -57,7 +57,7 @@ class StudySpec:
             None is from lazy to divergent.
         optimizer: "sgd", "momentum" or "adam".
         momentum: momentum of the optimizer of that name.
-        batch_size: samples per mini-batch of the map, each in two fresh views. None is 64, or all where there are fewer.
+        batch_size: samples per mini-batch of the map, each in two fresh views. None is 64, or all there are.
         max_steps: the most steps of the map's runs, which end once they have settled.
         map_samples: number of samples that the map contrasts. None is all that are not held out for tests.
         setting: width and rate that the verdict is about, as in (512, 3). None is the widest network at the rate of
