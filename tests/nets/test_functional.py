@@ -57,6 +57,8 @@ def test_linearized_net_is_its_tangent(seed: int, activation: str, depth: int) -
     expected = net(x) + torch.einsum("ncp,p->nc", ntk.jacobian(net, x), flat)
     torch.testing.assert_close(lin(moved, x), expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(lin(lin.origin, x), net(x))
+    torch.testing.assert_close(lin.change(moved, x), expected - net(x), rtol=1e-10, atol=1e-11)
+    assert not lin.change(lin.origin, x).any()
 
 
 def test_linearization_error_is_second_order() -> None:

@@ -37,11 +37,18 @@ class Simulated:
 
 
 def parameter_steps(
-    net: nn.Module, x: Tensor, targets: Tensor, new: Tensor, *, learning_rate: float, n_steps: int
+    net: nn.Module,
+    x: Tensor,
+    targets: Tensor,
+    new: Tensor,
+    *,
+    learning_rate: float,
+    n_steps: int,
+    center: bool = False,
 ) -> Simulated:
-    """δ ← δ − ηJ^T(f_0 + Jδ − Y) with the whole Jacobian, in long double."""
+    """δ ← δ − ηJ^T(f_0 + Jδ − Y) with the whole Jacobian, in long double; centred, without f_0."""
     with torch.no_grad():
-        start, start_new = long(net(x)), long(net(new))
+        start, start_new = ((0 if center else 1) * long(net(rows)) for rows in (x, new))
     J, J_new = (long(ntk.jacobian(net, rows).flatten(0, 1)) for rows in (x, new))  # (n·z, p)
     delta, rate, Y = np.zeros(J.shape[1], np.longdouble), np.longdouble(learning_rate), long(targets).ravel()
     for _ in range(n_steps):

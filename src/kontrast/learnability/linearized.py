@@ -38,17 +38,43 @@ from kontrast.nets import Linearized, Parameters
 class LinearizedNetwork:
     """A module's linearisation in training on MSE, at any time; made by `linearized_mse`.
 
-    `time` as in `MSETraining`: from 0 to `math.inf`, whole numbers for descent.
+    `time` as in `MSETraining`: from 0 to `math.inf`, whole numbers for descent. Centred, f_lin is f_lin − f_0 in all
+    that follows; `parameters` are those of f_lin itself.
     """
 
     training: MSETraining
     model: Linearized
     inputs: Tensor
     trained: tuple[str, ...]  # the names of the parameters that move
+    centered: bool = False  # whether f_0 is subtracted
 
     def outputs(self, time: float) -> Tensor:
         """f_lin at the training inputs, (n, z)."""
         return self.training.outputs(time)
+
+    @property
+    def start_spread(self) -> float:
+        """How far f_0 spreads over the training inputs: the root mean square deviation from its mean per output."""
+        return _spread(self.training.start)
+
+    @property
+    def target_spread(self) -> float:
+        """The same of the targets."""
+        return _spread(self.training.targets)
+
+    @property
+    def advice(self) -> str:
+        """Says so where f_0 spreads wider than the targets, and what helps; else empty.
+
+        Training takes f_0 away at the training inputs. Elsewhere what the kernel cannot infer of it stays in the
+        predictions, as noise of f_0's size beside a signal of the targets' size.
+        """
+        if not self.start_spread > self.target_spread:
+            return ""
+        return (
+            f"f_0 spreads over the inputs by {self.start_spread:.3g} (root mean square), the targets by "
+            f"{self.target_spread:.3g}: much of what is predicted at new inputs is f_0; pass center=True"
+        )
 
     def predict(self, x: Tensor, time: float) -> Tensor:
         """f_lin at any inputs, (m, z), through the parameters: no kernel from x to the training inputs is formed."""
@@ -62,7 +88,7 @@ class LinearizedNetwork:
             raise InputError(f"x must have shape (m, {sizes}) like the training inputs, got {tuple(x.shape)}")
         require_finite("x", x)
         with torch.no_grad():
-            return self.model(parameters, x)
+            return self.model.change(parameters, x) if self.centered else self.model(parameters, x)
 
     def parameters(self, time: float) -> Parameters:
         r"""$\theta_t = \theta_0 + J^\top a_t$ by one backward pass; parameters that do not train stay."""
@@ -84,7 +110,13 @@ class LinearizedNetwork:
 
 
 def linearized_mse(
-    module: nn.Module, x: Tensor, targets: Tensor, *, learning_rate: float = 1.0, method: Training = "flow"
+    module: nn.Module,
+    x: Tensor,
+    targets: Tensor,
+    *,
+    learning_rate: float = 1.0,
+    method: Training = "flow",
+    center: bool = False,
 ) -> LinearizedNetwork:
     """The linearisation of a module around its parameters, trained on ½‖f(x) − targets‖², at any time in closed form.
 
@@ -93,13 +125,26 @@ def linearized_mse(
 
     `module` has outputs (n, z) and independent rows, and is not changed. The inputs x are (n, …), the targets (n, z).
     `method` is "flow", or "descent" in steps of η.
+
+    With `center=True` the model is f − f_0, which starts at zero everywhere: at the training inputs and in predictions.
+    Its kernel is that of f; a network does the same when it is trained on targets + f_0(x) and f_0 is subtracted from
+    what it predicts. A net in the NTK parametrisation starts with outputs of the size of its inputs' norm, which
+    one-hot targets are small beside: `LinearizedNetwork.advice` says where f_0 spreads wider than the targets.
     """
     require_positive(learning_rate=learning_rate)
     require_choice("method", method, get_args(Training))
+    require_type("center", center, bool)
     model, outputs = _at_start(module, x)
     require_targets(targets, outputs)
-    training = mse_training(empirical_ntk(module, x), outputs, targets, learning_rate=learning_rate, method=method)
-    return LinearizedNetwork(training, model, x.detach(), _trained(module))
+    start = torch.zeros_like(outputs) if center else outputs
+    training = mse_training(empirical_ntk(module, x), start, targets, learning_rate=learning_rate, method=method)
+    return LinearizedNetwork(training, model, x.detach(), _trained(module), center)
+
+
+def _spread(outputs: Tensor) -> float:
+    """The root mean square deviation of rows from their mean."""
+    f = outputs.double()
+    return float((f - f.mean(0)).square().mean().sqrt())
 
 
 @dataclass(frozen=True, eq=False)

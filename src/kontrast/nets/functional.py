@@ -71,15 +71,21 @@ class Linearized:
 
     def __call__(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """f_lin(x; parameters), by one forward-mode derivative."""
-        step = {name: parameters[name] - origin for name, origin in self.origin.items()}
-        value, slope = self._jvp(x, step)
+        value, slope = self._jvp(x, self._step(parameters))
         return value + slope
+
+    def change(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """f_lin(x; parameters) − f(x; θ_0), without the digits that a difference of the two would lose."""
+        return self._jvp(x, self._step(parameters))[1]
 
     def kernel_product(self, x: Tensor, cotangent: Tensor) -> Tensor:
         """K v = J (J^T v) at the origin for v of the shape of f(x), without forming J or K."""
         _, pullback = vjp(lambda p: self.function(p, x.clone()), self.origin)  # type: ignore[misc]
         (direction,) = pullback(cotangent)
         return self._jvp(x, direction)[1]
+
+    def _step(self, parameters: Mapping[str, Tensor]) -> Parameters:
+        return {name: parameters[name] - origin for name, origin in self.origin.items()}
 
     def _jvp(self, x: Tensor, direction: Parameters) -> tuple[Tensor, Tensor]:
         # A copy, made inside: a first layer that works in place would change a captured tensor, which jvp refuses.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -69,6 +70,23 @@ def ntk_change(net: MLP, pairs: Pairs) -> Recorder:
     return lambda now: (empirical_ntk(net, probes, parameters=now.parameters) - start).abs().max()
 
 
+def unit_shift(net: MLP, pairs: Pairs) -> Recorder:
+    """Recorder of how far the inputs of the first units have moved, at the probe where they moved farthest.
+
+    It is the root mean square of v·x − v(0)·x over units, weighted by φ'(v(0)·x)²: a unit whose slope is zero neither
+    moves nor counts in the NTK.
+    """
+    probes = probes_of(pairs)
+
+    def inputs(layers: Sequence[Tensor]) -> Tensor:
+        return net.scales[0] * probes @ layers[0].mT  # (probes, width)
+
+    start = inputs(net.layers()[0])
+    weight = net.activation.first(start).square()
+    weight /= weight.sum(1, keepdim=True).clamp(min=1e-300)  # a row of zeros has no ReLU with a slope
+    return lambda now: (weight * (inputs(net.layers(now.parameters)[0]) - start).square()).sum(1).sqrt().max()
+
+
 def dot_rate(setting: Setting, data: str | None = None) -> float:
     """Learning rate for the dot product, whose time scale depends on the mean of ‖x‖²; about 0.05 on digits."""
     return 0.8 / setting.mean_square(data)
@@ -123,14 +141,26 @@ def cosine_drift(
     activation: str = "relu",
     link: str = "linear",
     depth: int = 1,
+    largest_square: float | None = None,
 ) -> xr.Dataset:
-    """Train under cosine similarity; record how far the NTK and the weights move."""
+    """Train under cosine similarity; record how far the NTK, the weights and the inputs of the first units move.
+
+    With `largest_square` all inputs are multiplied by one factor, such that this is the largest ‖x‖².
+    """
 
     def measure(width: int, seed: int) -> dict[str, object]:
         pairs = setting.pairs(n_samples, seed=seed)
+        square = float(pairs.rows.square().sum(1).max())
+        if largest_square is not None:
+            pairs = replace(pairs, x=math.sqrt(largest_square / square) * pairs.x)
         net = setting.net(pairs.x, width, 10, seed=seed, activation=activation, depth=depth)
-        recorders = {"change": ntk_change(net, pairs), "weights_moved": distance_from(parameters_of(net))}
+        recorders = {
+            "change": ntk_change(net, pairs),
+            "weights_moved": distance_from(parameters_of(net)),
+            "shift": unit_shift(net, pairs),
+        }
         run = train(net, contrastive_problem(pairs, loss_of("cosine", link, delta=DELTA)), steps, recorders)
-        return {name: padded(values, len(steps)) for name, values in run.records.items()}
+        records = {name: padded(values, len(steps)) for name, values in run.records.items()}
+        return {**records, "largest_square": square if largest_square is None else largest_square}
 
     return sweep(widths, seeds, measure, t=steps)
