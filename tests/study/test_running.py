@@ -19,7 +19,6 @@ from kontrast.runs import Store, generator_for
 from kontrast.study import EMBEDDINGS, OF_THE_INPUT, StudySpec, kernel, measure_cell, pca, prepare, run_study
 from kontrast.study.cell import draw_cell
 from kontrast.study.kernel import MAX_DENSE
-from kontrast.study.spec import cell_name
 from tests.reference import ntk
 from tests.runs.kills import die_at, in_a_fork
 
