@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import xarray as xr
 
@@ -11,8 +9,8 @@ from kontrast.study import StudySpec, kernel, pca, prepare, run_study
 
 SMALL = {"data": "digits", "widths": (16, 32), "n_seeds": 2, "n_steps": 10}
 
-# run_study(prepare(StudySpec(**SMALL)), folder) at commit 4a6877f, the last one without a map, where all other fields had
-# the defaults of paper A: the cell of width 32 and seed 1 at its last step, each number as Python's repr writes it.
+# run_study(prepare(StudySpec(**SMALL)), folder) at commit 4a6877f, the last one without a map, where all other fields
+# had the defaults of paper A: the cell of width 32 and seed 1 at its last step, each number as Python's repr writes it.
 BEFORE = {
     "cosine": {
         "ntk_drift_max": 1.5139410178001889,
@@ -57,8 +55,8 @@ BEFORE = {
         "chance": 0.102,
     },
 }
-# On the machine that made them they are the same to the last bit. Another one's BLAS adds in another order: without vector
-# instructions 2e-14 was the largest difference.
+# On the machine that made them they are the same to the last bit. Another one's BLAS adds in another order: without
+# vector instructions 2e-14 was the largest difference.
 CLOSE = 1e-12
 
 

@@ -72,10 +72,11 @@ def test_a_spec_of_another_version_is_refused() -> None:
 
 # What formats 3 and 4 knew, the second under the present names.
 OLD_FIELDS = (
-    "data split image_shape n_samples views n_positives negatives similarities link temperature delta activation depth "
-    "parametrization d_out widths n_seeds n_steps learning_rates pca_learning_rate n_ntk_points n_probe_samples "
-    "label_curves device dtype data_digest format"
-).split()
+    *("data", "split", "image_shape", "n_samples", "views", "n_positives", "negatives", "similarities", "link"),
+    *("temperature", "delta", "activation", "depth", "parametrization", "d_out", "widths", "n_seeds", "n_steps"),
+    *("learning_rates", "pca_learning_rate", "n_ntk_points", "n_probe_samples", "label_curves", "device", "dtype"),
+    *("data_digest", "format"),
+)
 PAPER_A = StudySpec.preset("paper-a", data="digits", n_samples=8, widths=(16, 32), n_seeds=2, n_steps=5, d_out=3)
 
 
