@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from tests.runs.kills import die_at, in_a_fork
 
 TINY = StudySpec(
     data="digits",
+    losses=(),
+    views="crop:0.5,1.0",
     n_samples=6,
     d_out=3,
     pca_d_out=3,
@@ -32,6 +35,7 @@ TINY = StudySpec(
     n_steps=12,
     n_probe_samples=60,
 )
+TINY_MAP = {"losses": ("nt_xent", "dot"), "rates": (0.3, 3.0), "max_steps": 8, "batch_size": 8}
 NAMES = [quantity.name for quantity in kernel.QUANTITIES]
 PCA_NAMES = [quantity.name for quantity in pca.QUANTITIES]
 
@@ -161,7 +165,7 @@ def test_a_kernel_too_large_to_hold_gives_the_same_numbers(monkeypatch: pytest.M
         {"parametrization": "orthogonal"},
         {"parametrization": "standard"},
         {"parametrization": "mup", "depth": 2},
-        {"data": "moons", "similarities": ("cosine",)},
+        {"data": "moons", "views": "noise:0.1", "similarities": ("cosine",)},
         {"dtype": "float32"},
         {"negatives": 0, "similarities": ("cosine",)},
     ],
@@ -208,18 +212,21 @@ def test_float32_agrees_with_float64(cell: xr.Dataset) -> None:
     np.testing.assert_allclose(single.loss, cell.loss, rtol=1e-4, atol=1e-5)
 
 
-def cheap(spec: StudySpec, width: int, seed: int) -> xr.Dataset:
-    """A cell that costs nothing."""
-    values = np.random.default_rng([width, seed]).standard_normal(4)
-    return xr.Dataset(
-        {"loss": ("step", values)}, coords={"step": np.arange(4, dtype=np.int32), "width": width, "seed": seed}
-    )
+def cheap(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Dataset]:
+    """Cells that cost nothing."""
+    return [
+        xr.Dataset(
+            {"loss": ("step", np.random.default_rng([width, seed]).standard_normal(4))},
+            coords={"step": np.arange(4, dtype=np.int32), "width": width, "seed": seed},
+        )
+        for seed in seeds
+    ]
 
 
 @pytest.fixture
 def cheap_spec(monkeypatch: pytest.MonkeyPatch) -> StudySpec:
-    monkeypatch.setattr("kontrast.study.running.measure_cell", cheap)
-    return dataclasses.replace(TINY, views="crop", learning_rates=(0.1, 0.1), data_digest="made up")
+    monkeypatch.setattr("kontrast.study.running.measure_cells", cheap)
+    return dataclasses.replace(TINY, learning_rates=(0.1, 0.1), data_digest="made up")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -248,6 +255,39 @@ def test_a_study_resumes_where_it_stopped(cheap_spec: StudySpec, tmp_path: Path)
     assert contents(part) == contents(tmp_path / "whole")
     assert run_study(spec, part, workers=0, on_cell=again.append).identical(whole)
     assert len(again) == 3
+
+
+def test_cells_that_are_measured_at_once_are_stored_and_reported_one_by_one(
+    cheap_spec: StudySpec, tmp_path: Path
+) -> None:
+    """On a GPU the seeds of a width are trained together; cells that cost nothing need none."""
+    run_study(cheap_spec, tmp_path / "one by one")
+    on_a_gpu = dataclasses.replace(cheap_spec, losses=("nt_xent",), device="cuda")
+    reported: list[str] = []
+    run_study(on_a_gpu, tmp_path / "together", on_cell=reported.append)
+    assert reported == cheap_spec.cells
+    assert contents(tmp_path / "together" / "cells") == contents(tmp_path / "one by one" / "cells")
+    Store(tmp_path / "together").path(reported[1]).unlink()
+    run_study(on_a_gpu, tmp_path / "together", on_cell=reported.append)
+    assert reported[4:] == [reported[1]]
+
+
+def test_a_study_with_a_map_resumes_where_it_stopped(tmp_path: Path) -> None:
+    """Nothing stands in for the cells here: a cell's map is the same whichever ran before it."""
+    spec = prepare(dataclasses.replace(TINY, **TINY_MAP, data="moons", views=None, widths=(8,), n_probe_samples=0))
+    whole = run_study(spec, tmp_path / "whole")
+    assert {"map_gap", "map_accuracy", "ntk_drift_max", "pca_angle_start"} <= set(whole.data_vars)
+    assert dict(whole.sizes)["panel"] == 2
+
+    def stop(cell: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(spec, tmp_path / "part", on_cell=stop)
+    again: list[str] = []
+    run_study(spec, tmp_path / "part", on_cell=again.append)
+    assert again == spec.cells[1:]
+    assert contents(tmp_path / "part") == contents(tmp_path / "whole")
 
 
 def test_a_kill_at_any_moment_loses_nothing_that_was_stored(cheap_spec: StudySpec, tmp_path: Path) -> None:
@@ -287,7 +327,7 @@ def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
     rng, y = np.random.default_rng(0), np.arange(60) % 3
     np.savez(tmp_path / "blobs.npz", x=rng.normal(size=(3, 5))[y] + rng.normal(size=(60, 5)), y=y)
     fields = {"data": str(tmp_path / "blobs.npz"), "widths": (16,), "similarities": ("cosine",), "n_probe_samples": 20}
-    spec = prepare(dataclasses.replace(TINY, **fields, label_curves=True))
+    spec = prepare(dataclasses.replace(TINY, **fields, **TINY_MAP, views="noise:0.1", label_curves=True))
     torch.set_num_threads(2)
     try:
         run_study(spec, tmp_path / "one")

@@ -15,7 +15,7 @@ from PIL import Image
 
 from kontrast.data import load
 from kontrast.errors import DataError, InputError, KontrastError, StoreError
-from kontrast.study import StudySpec, prepare, run_study
+from kontrast.study import StudySpec, find, prepare, run_study
 from kontrast.study.cell import draw_cell
 from kontrast.study.spec import cell_name, parse_cell, require_current
 
@@ -26,7 +26,7 @@ def test_preparing_fills_in_what_depends_on_the_data() -> None:
     ready = prepare(DIGITS)
     scale = float(load("digits", dtype=torch.float64).rows.pow(2).sum(1).mean())
     assert ready.views is not None
-    assert ready.views.startswith("crop")
+    assert ready.views.startswith("affine")
     assert ready.learning_rates == (0.1, pytest.approx(0.25 / scale, rel=0.01))
     assert ready.n_ntk_points == 8
     assert len(ready.data_digest) == 16
@@ -70,25 +70,65 @@ def test_a_spec_of_another_version_is_refused() -> None:
             StudySpec.from_dict(other)
 
 
+# What formats 3 and 4 knew, the second under the present names.
+OLD_FIELDS = (
+    *("data", "split", "image_shape", "n_samples", "views", "n_positives", "negatives", "similarities", "link"),
+    *("temperature", "delta", "activation", "depth", "parametrization", "d_out", "widths", "n_seeds", "n_steps"),
+    *("learning_rates", "pca_learning_rate", "n_ntk_points", "n_probe_samples", "label_curves", "device", "dtype"),
+    *("data_digest", "format"),
+)
+PAPER_A = StudySpec.preset("paper-a", data="digits", n_samples=8, widths=(16, 32), n_seeds=2, n_steps=5, d_out=3)
+
+
+def of_format_4(spec: StudySpec) -> dict[str, Any]:
+    content = spec.as_dict() | {"format": 4}
+    return {name: content[name] for name in OLD_FIELDS}
+
+
 def test_a_spec_of_format_3_is_read_under_its_new_names_and_not_continued() -> None:
-    content = prepare(DIGITS).as_dict() | {"format": 3}
-    old = {
-        {"views": "view", "label_curves": "labels", "n_ntk_points": "n_probes"}.get(k, k): v for k, v in content.items()
-    }
+    ready = prepare(PAPER_A)
+    renamed = {"views": "view", "label_curves": "labels", "n_ntk_points": "n_probes"}
+    old = {renamed.get(name, name): value for name, value in of_format_4(ready).items()} | {"format": 3}
     spec = StudySpec.from_dict(old)
-    assert spec == dataclasses.replace(prepare(DIGITS), format=3)
+    assert spec == dataclasses.replace(ready, format=3, pca_outlook="")
     assert StudySpec.from_dict(spec.as_dict()) == spec  # as `find` reads it from a result
-    with pytest.raises(StoreError, match=r"format 3, here 4\).* not continued; run the study again in another folder"):
+    with pytest.raises(StoreError, match=r"format 3, here 5\).* not continued; run the study again in another folder"):
         require_current(spec)
 
 
-def test_a_spec_from_before_columns_and_keys_is_read_with_none_of_them() -> None:
-    ready = prepare(DIGITS)
-    added = ("label_column", "x_key", "y_key", "standardize")
-    old = {name: value for name, value in ready.as_dict().items() if name not in added}
-    assert StudySpec.from_dict(old) == dataclasses.replace(ready, standardize=None)
-    with pytest.raises(StoreError, match="another kontrast"):
-        StudySpec.from_dict({name: value for name, value in old.items() if name != "n_samples"})
+def test_a_spec_of_format_4_is_the_study_that_it_was() -> None:
+    """Without a map, with columns as they are, and with an orthonormal run like the others; nothing else is made up."""
+    ready = prepare(PAPER_A)
+    old = of_format_4(ready)
+    spec = StudySpec.from_dict(old)
+    assert spec == dataclasses.replace(ready, format=4, pca_outlook="")
+    assert (spec.losses, spec.standardize, spec.pca_run) == ((), False, (3, 5, 1.0))
+    assert (spec.label_column, spec.x_key, spec.y_key) == (None, None, None)
+    for name in OLD_FIELDS:
+        with pytest.raises(StoreError, match="another kontrast"):
+            StudySpec.from_dict({key: value for key, value in old.items() if key != name})
+
+
+def test_a_study_of_format_4_is_judged_as_it_was(tmp_path: Path) -> None:
+    """Its orthonormal run shared the steps of the others, and dimensions were not stored."""
+    result = run_study(prepare(PAPER_A), tmp_path / "s")
+    old = result.drop_vars(["step", "probe_dimension"]).rename({"pca_step": "step"})
+    old.attrs["spec"] = json.dumps(of_format_4(prepare(PAPER_A)))
+    found, was = find(old), find(result)
+    assert found.verdict == was.verdict
+    assert found.similarities == was.similarities
+    assert found.pca is not None
+    assert was.pca is not None
+    assert (found.pca.means, found.pca.d_out, found.pca.step) == (was.pca.means, 3, 5)
+
+
+def test_the_preset_of_paper_a_has_an_orthonormal_run_like_the_others() -> None:
+    assert PAPER_A.pca_run == (3, 5, 1.0)
+    assert StudySpec.preset("paper-a").pca_run == (10, 200, 1.0)
+    assert StudySpec.preset("paper-a", pca_d_out=2, pca_steps=7).pca_run == (2, 7, 1.0)
+    assert prepare(PAPER_A).pca_run == PAPER_A.pca_run
+    with pytest.raises(InputError, match="preset must be one of paper-a, got 'paper-z'"):
+        StudySpec.preset("paper-z")
 
 
 # Tables and files
@@ -152,7 +192,7 @@ def test_named_data_and_images_stay_as_they_are(data: str, tmp_path: Path) -> No
     spec = prepare(dataclasses.replace(DIGITS, data=data))
     assert spec.standardize is False
     assert torch.equal(draw_cell(spec, 16, 0).dataset.x, load(data, dtype=torch.float64).x)
-    assert spec.views == {"digits": "crop:0.5,1.0", "moons": "noise:0.1"}[data]
+    assert spec.views == {"digits": "affine:15.0,0.05,0.2", "moons": "noise:0.1"}[data]
     np.save(tmp_path / "images.npy", np.random.default_rng(0).random((20, 4, 4)))
     assert prepare(on(tmp_path / "images.npy")).standardize is False
     asked = prepare(dataclasses.replace(DIGITS, data=data, standardize=True))
@@ -171,7 +211,7 @@ def test_a_study_of_a_folder_of_images(tmp_path: Path) -> None:
     ):
         prepare(on(tmp_path / "images"))
     spec = prepare(on(tmp_path / "images", image_shape=(6, 5)))
-    assert (spec.standardize, spec.views, spec.n_probe_samples) == (False, "crop:0.5,1.0", 8)
+    assert (spec.standardize, spec.views, spec.n_probe_samples) == (False, "affine:15.0,0.05,0.2", 8)
     assert draw_cell(spec, 16, 0).dataset.x.shape == (24, 1, 6, 5)
 
 

@@ -24,7 +24,7 @@ def report(
 ) -> None:
     """Rebuild the figures and the page of a study, or of measured claims, from stored results alone.
 
-    The three thresholds are for studies. For claims --json prints one object per line, as `kontrast verify` does.
+    The thresholds are for studies. For claims --json prints one object per line, as `kontrast verify` does.
     """
     from kontrast.runs import Store
     from kontrast.study import StudySpec, consolidate

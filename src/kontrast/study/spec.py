@@ -25,13 +25,16 @@ PAPER_A: dict[str, Any] = {
     "n_seeds": 5,
     "d_out": 10,
     "n_steps": 200,
-    "pca_d_out": 10,
-    "pca_steps": 200,
     "pca_learning_rate": 1.0,
 }
 PRESETS = {"paper-a": PAPER_A}
 READABLE = (3, 4)  # older formats that can be read, but not resumed
-OLDER = {"losses": ()}  # what their studies were without
+# The fields that they lack; those with a value other than the default are in `_of_an_older_format`.
+ADDED = (
+    *("label_column", "x_key", "y_key", "standardize"),
+    *("losses", "rates", "optimizer", "momentum", "batch_size", "max_steps", "map_samples", "setting"),
+    *("model", "has_width", "model_digest", "seed", "pca_d_out", "pca_steps", "pca_outlook"),
+)
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the map, over the critical rate: from lazy to divergent
 DOT_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # a loss without a lower bound diverges far below it
 
@@ -66,7 +69,7 @@ class StudySpec:
             torch.Generator.
         n_samples: number of samples of the full-batch sections below the map.
         views: augmentations joined by +, as in "crop:0.5,1+flip+noise:0.1": crop, flip, affine, brightness, contrast,
-            gray for images; noise, relative-noise, mask, mixup for all data. None is crop for images, noise:0.1 for
+            gray for images; noise, relative-noise, mask, mixup for all data. None is affine for images, noise:0.1 for
             rows, relative-noise:0.1 for tables that are not standardised.
         n_positives: positives per anchor.
         negatives: negatives per anchor, or "all" for their expectation.
@@ -171,12 +174,8 @@ class StudySpec:
         if "kind" in content:
             raise StoreError(f"this folder holds {content['kind']}, and no study; run the study in another folder")
         known = {field.name for field in dataclasses.fields(cls)}
-        if (
-            content.get("format") in READABLE
-        ):  # their cells hold the same numbers: they can be read, and keep the format
-            content = {RENAMED.get(name, name): value for name, value in content.items()}
-            without = {name: value for name, value in OLDER.items() if name not in content}
-            content = {**{field.name: field.default for field in dataclasses.fields(cls)}, **without, **content}
+        if content.get("format") in READABLE:  # their cells hold the same numbers: they keep the format
+            content = _of_an_older_format(content)
         if content.keys() != known or content["format"] not in (*READABLE, FORMAT):
             raise StoreError(
                 f"this study was written by another kontrast (format {content.get('format')}, here {FORMAT}); "
@@ -187,9 +186,13 @@ class StudySpec:
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> StudySpec:
-        """A spec by name, with some fields of your own; "paper-a" is the full-batch setting of paper A."""
+        """A spec by name, with some fields of your own; "paper-a" is the full-batch setting of paper A.
+
+        Its orthonormal run has the dimension and the steps of the others.
+        """
         require_choice("preset", name, tuple(PRESETS))
-        return cls(**{**PRESETS[name], **fields})
+        chosen = {**PRESETS[name], **fields}
+        return cls(**{"pca_d_out": chosen["d_out"], "pca_steps": chosen["n_steps"], **chosen})
 
     @property
     def digest(self) -> str:
@@ -246,6 +249,17 @@ class StudySpec:
     def pca_record_steps(self) -> list[int]:
         """As `record_steps`, of the orthonormal run."""
         return _spaced(self.pca_run[1])
+
+
+def _of_an_older_format(content: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an older study under their present names, with what it was in those that it lacks.
+
+    It had no map, took columns as they were, and its orthonormal run had the dimension and the steps of the others.
+    """
+    content = {RENAMED.get(name, name): value for name, value in content.items()}
+    added = {field.name: field.default for field in dataclasses.fields(StudySpec) if field.name in ADDED}
+    own = {"pca_d_out": content.get("d_out"), "pca_steps": content.get("n_steps")}
+    return {**added, "losses": (), "standardize": False, **own, **content}
 
 
 def _spaced(n_steps: int) -> list[int]:
