@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_generator, require_whole
+from kontrast.checks import require_generator, require_same_length, require_whole
 from kontrast.data.views import View, fresh_view
 
 STEPS_AT_ONCE = 16  # batches whose views are made together: a view's own cost is small beside that of calling it
@@ -23,6 +23,15 @@ def view_batches(
     """
     size = require_whole("batch_size", batch_size, most=len(x))
     require_generator(generator)
+    if labels is not None:
+        require_same_length(x=x, labels=labels)
+    return _batches(x, view, size, generator, labels)
+
+
+def _batches(
+    x: Tensor, view: View, size: int, generator: torch.Generator, labels: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The batches; a function of its own, so that bad input is refused before the first is asked for."""
     queue = torch.empty(0, dtype=torch.long)
     while True:
         while len(queue) < STEPS_AT_ONCE * size:

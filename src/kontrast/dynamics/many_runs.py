@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from kontrast.checks import require_between, require_whole
+from kontrast.checks import require_between, require_finite, require_shape, require_whole
 from kontrast.dynamics.optimizers import Optimizer, OptimizerState
 from kontrast.nets import Parameters, Stack
 
@@ -64,10 +65,8 @@ class ManyRuns:
 
 def checkpoints_of(max_steps: int) -> tuple[int, ...]:
     """0, and max_steps over powers of √2 from 2 steps on: half the steps of each are two places before it."""
-    steps, divisor = set(), 1.0
-    while max_steps / divisor >= 2:
-        steps.add(round(max_steps / divisor))
-        divisor *= 2**0.5
+    divisors = (2 ** (k / 2) for k in itertools.count())  # a running product would drift away from the powers of 2
+    steps = {round(max_steps / it) for it in itertools.takewhile(lambda it: max_steps / it >= 2, divisors)}
     return (0, *sorted(steps | {max_steps}))
 
 
@@ -110,6 +109,8 @@ def train_many(
     max_steps = require_whole("max_steps", max_steps)
     require_between("settled_share", settled_share, 0, 1)
     require_between("rest_share", rest_share, 0, settled_share)
+    require_shape("learning_rates", learning_rates, (len(next(iter(stack.origin.values()))), "R"))
+    require_finite("learning_rates", learning_rates, "take rates above 0")
     watch = _Watch(stack, loss, test, unit_length, bounded, rest_share, checkpoints_of(max_steps))
     runs = _Stepping(stack, loss, learning_rates, optimizer)
     record = _Record(runs, watch.checkpoints, max_steps)
@@ -229,7 +230,8 @@ class _Watch:
         if not self.bounded:
             diverged |= sizes > RUNAWAY * self.first_sizes[:, columns]
         still_falling = _still_falling(batch_losses[:step, :, columns])
-        passes = (still_falling < self.share) & ~diverged & (LEAST_SHARE * step >= self.checkpoints[-1])
+        may_rest = self.share > 0 and LEAST_SHARE * step >= self.checkpoints[-1]
+        passes = (still_falling < self.share) & ~diverged & may_rest
         rests = passes & self.passed[:, columns]
         self.passed[:, columns] = passes
         gaps = output_gap(outputs, twin, unit_length=self.unit_length)
@@ -297,7 +299,7 @@ def _still_falling(losses: Tensor) -> Tensor:
     """The fall of the mean loss from the second quarter of the steps to the last half, over the whole fall."""
     step = len(losses)
     if step < 4:
-        return torch.ones_like(losses[0]) if step else torch.ones(losses.shape[1:], device=losses.device)
+        return losses.new_ones(losses.shape[1:])
     earlier, later = losses[step // 4 : step // 2].mean(0), losses[step // 2 :].mean(0)
     return (earlier - later) / (losses[0] - later).abs().clamp(min=torch.finfo(losses.dtype).tiny)
 
