@@ -36,13 +36,13 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is given without a value."""
-        return self.type == "bool"
+        """Whether it is given without a value, and off without it."""
+        return self.type == "bool" and not self.default
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is given without a value, as --name or as --no-name; neither is None."""
-        return self.type == "bool | None"
+        """Whether it is given without a value, as --name or as --no-name; neither is the default."""
+        return self.type == "bool | None" or (self.type == "bool" and bool(self.default))
 
     @property
     def kind(self) -> str:
@@ -54,6 +54,8 @@ class Option:
     @property
     def default_text(self) -> str:
         """The default in words; empty where there is none, and for a flag."""
+        if self.is_switch and self.default is not None:
+            return "on" if self.default else "off"
         return self.without if self.default is None or self.is_flag else _text(self.default)
 
     def read(self, text: str) -> Any:

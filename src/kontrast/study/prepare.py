@@ -78,7 +78,7 @@ def prepare(spec: StudySpec) -> StudySpec:
         n_ntk_points=min(spec.n_ntk_points, spec.n_samples),
         n_probe_samples=_probe_samples(spec, dataset),
     )
-    return spec if spec.model is not None else dataclasses.replace(spec, **plan_pca(spec, dataset))
+    return spec if spec.without_sections else dataclasses.replace(spec, **plan_pca(spec, dataset))
 
 
 def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
@@ -144,7 +144,8 @@ def _checked(spec: StudySpec) -> StudySpec:
     for name in ("label_column", "x_key", "y_key"):
         require_type(name, getattr(spec, name), (str, type(None)))
     require_type("standardize", spec.standardize, (bool, type(None)))
-    require_type("label_curves", spec.label_curves, bool)
+    for name in ("full_batch", "label_curves"):
+        require_type(name, getattr(spec, name), bool)
     similarities = _several("similarities", spec.similarities)
     similarities = StudySpec.similarities if similarities == ("both",) else similarities
     rates = None if spec.learning_rates is None else _several("learning_rates", spec.learning_rates)
@@ -160,6 +161,7 @@ def _checked(spec: StudySpec) -> StudySpec:
         dtype=str(resolve_dtype(spec.dtype)).removeprefix("torch."),
         **_plain_numbers(spec),
     )
+    _check_sections(spec)
     _check_loss(spec)
     activation_from(spec.activation)
     check_shape(1, min(spec.widths), spec.d_out, depth=spec.depth, parametrization=spec.parametrization)
@@ -233,6 +235,19 @@ def _plain_numbers(spec: StudySpec) -> dict[str, Any]:
                 f"{spec.n_samples - 1}; ask for fewer, or for 'all'"
             )
     return {**whole, **{name: float(value) for name, value in positive.items()}}
+
+
+def _check_sections(spec: StudySpec) -> None:
+    if spec.without_sections and not spec.losses:
+        raise InputError(
+            "there is nothing to measure: no losses make no map, and there are no full-batch sections, because "
+            f"{spec.without_sections}; give losses"
+        )
+    if spec.without_sections and spec.label_curves:
+        raise InputError(
+            f"label_curves belong to the full-batch sections, and there are none, because {spec.without_sections}; "
+            "leave label_curves out"
+        )
 
 
 def _check_loss(spec: StudySpec) -> None:

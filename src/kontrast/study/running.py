@@ -147,7 +147,7 @@ def measure_cells(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.
 
 def _sections(spec: StudySpec, width: int, seed: int) -> list[xr.Dataset]:
     """The full-batch sections, which know the built-in network alone."""
-    if spec.model is not None:
+    if spec.without_sections:
         return []
     cell = draw_cell(spec, width, seed)
     return [section.measure(cell) for section in SECTIONS]

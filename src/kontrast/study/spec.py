@@ -67,7 +67,8 @@ class StudySpec:
             the best validation accuracy.
         model: a network of your own in place of the built-in one, as in my_net.py:build, a function of a width and a
             torch.Generator.
-        n_samples: number of samples of the full-batch sections below the map.
+        full_batch: whether the full-batch sections stand below the map. A network of your own has none.
+        n_samples: number of samples of the full-batch sections.
         views: augmentations joined by +, as in "crop:0.5,1+flip+noise:0.1": crop, flip, affine, brightness, contrast,
             gray for images; noise, relative-noise, mask, mixup for all data. None is affine for images, noise:0.1 for
             rows, relative-noise:0.1 for tables that are not standardised.
@@ -121,6 +122,7 @@ class StudySpec:
     map_samples: int | None = None
     setting: tuple[float, ...] | None = None
     model: str | None = None
+    full_batch: bool = True
     n_samples: int = 50
     views: str | None = None
     n_positives: int = 1
@@ -217,6 +219,13 @@ class StudySpec:
     def rates_of(self, loss: str) -> tuple[float, ...]:
         """The rates of a panel of the map, in units of the critical rate."""
         return self.rates or (RATES if loss != "dot" else DOT_RATES)
+
+    @property
+    def without_sections(self) -> str:
+        """Why the study has no full-batch sections; empty where it has."""
+        if self.model is not None:
+            return "they are of the built-in network"
+        return "" if self.full_batch else "they were left out"
 
     @property
     def without_pca(self) -> str:

@@ -90,8 +90,8 @@ def find(result: xr.Dataset, thresholds: Thresholds | None = None) -> Findings:
     thresholds = thresholds or Thresholds()
     spec = StudySpec.from_dict(json.loads(result.attrs["spec"]))
     mapped = regime_map.judge(result, spec, thresholds)
-    if spec.model is not None:  # the sections below the map know the built-in network alone
-        return Findings(spec, thresholds, (), None, None, "they are of the built-in network", map=mapped)
+    if spec.without_sections:
+        return Findings(spec, thresholds, (), None, None, spec.without_sections, map=mapped)
     probed = probes.judge(result, spec, thresholds)
     return Findings(
         spec,
