@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 from scipy import stats
@@ -82,16 +83,30 @@ def test_there_is_no_crossover_without_points_or_with_a_falling_line() -> None:
         assert math.isnan(fig3._crossover(few, few - 1)[1])
 
 
-def test_points_are_sorted_by_their_shift_and_nothing_is_made_of_none() -> None:
+def test_a_shift_that_no_point_has_gives_no_number() -> None:
     points = [
         fig3._Point("tanh", 100, exponent, shift, reach)
         for exponent, shift, reach in ((-1.1, 0.01, 0.1), (-0.9, 0.15, 0.3), (-0.7, 0.5, 0.2), (-0.4, 0.8, 0.0))
     ]
     found = fig3._summary(points)
-    assert found["little"] == pytest.approx(-1)
     assert (found["much"], found["per_reach"]) == (-0.4, 0.3)
     between = fig3._summary(points[2:3])
-    assert all(math.isnan(between[name]) for name in ("little", "much", "slope", "ln_crossover"))
+    assert all(math.isnan(between[name]) for name in ("much", "slope", "ln_crossover"))
+
+
+@pytest.mark.parametrize(("shift", "exponent"), [(0.15, -0.9), (0.16, math.nan)])
+def test_the_law_of_little_shift_needs_a_little_shift(shift: float, exponent: float) -> None:
+    widths = np.array([256.0, 512.0, 1024.0])
+    change = np.outer(widths**-0.9, [1.0, 2.0, 3.0])[..., None]
+    sizes = ("width", "seed", "t")
+    found = xr.Dataset(
+        {"change": (sizes, change), "shift": (sizes, np.full_like(change, shift))},
+        coords={"width": widths, "seed": range(3), "t": [10]},
+    )
+    law = fig3._law_of_little_shift(found)
+    assert law.value == pytest.approx(exponent, nan_ok=True)
+    if shift == 0.15:  # all seeds fall alike
+        assert law.high - law.low < 1e-9
 
 
 @given(seed=integers(0, 2**16), n=integers(2, 9))
