@@ -41,7 +41,7 @@ def _panel(spec: StudySpec, loss: str, *, labels: bool) -> xr.Dataset:
     rates, widths = np.asarray(spec.rates_of(loss)), np.array(sorted(spec.widths), dtype=float)
     w, s, r = np.meshgrid(widths, np.arange(spec.n_seeds), np.arange(len(rates)), indexing="ij")
     noise, dot = 1 + 0.05 * np.sin(3 * s + np.log2(w) + r), loss == "dot"
-    ending = np.where(r == 0, STEP_LIMIT, np.where(r >= len(rates) - (1 if not dot else 3), DIVERGED, SETTLED))
+    ending = np.where(r == 0, STEP_LIMIT, np.where(r >= len(rates) - (1 if not dot else 2), DIVERGED, SETTLED))
     over = ending == DIVERGED
     gap = 0.05 * 1.6**r * (w / 128) ** -0.4 * noise + (0.3 if dot else 0)
     accuracy = 0.6 + 0.05 * np.minimum(r, 5) + 0.01 * np.log2(w) * noise
@@ -49,6 +49,7 @@ def _panel(spec: StudySpec, loss: str, *, labels: bool) -> xr.Dataset:
         "map_gap": gap,
         "map_pca_first": np.where(dot & (w > 100) & (r < 3), 0.05, 0.5) * noise,
         "map_rank": np.where(dot & (r == 3), 1.1, 6.0) * noise,
+        "map_first_rank": 6.0 * noise,
         "map_spread": 0.8 * noise,
         "map_accuracy": accuracy,
         "map_validation": accuracy + 0.01,
@@ -81,11 +82,11 @@ def _panel(spec: StudySpec, loss: str, *, labels: bool) -> xr.Dataset:
             "map_loss": ((*dims, "checkpoint"), curve),
             "map_twin_loss": ((*dims, "checkpoint"), curve + 0.1 * fall),
             "map_gap_curve": ((*dims, "checkpoint"), np.where(np.isfinite(curve), gap[..., None] * fall, np.nan)),
+            "map_checkpoint": ((*dims[:2], "checkpoint"), np.broadcast_to(STEPS.astype(float), (*w.shape[:2], 12))),
         },
         coords={
             "width": widths.astype(np.int32),
             "seed": np.arange(spec.n_seeds, dtype=np.int32),
-            "checkpoint": STEPS.astype(np.int32),
             "panel": loss,
         },
     )

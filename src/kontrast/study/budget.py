@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,17 +70,29 @@ def plan(spec: StudySpec, missing: Sequence[str], times: Mapping[str, float], se
             longest = [needed(parse_cell(cell)[0]) for cell in cells]
             if max(sum(longest) / max(1, workers), max(longest, default=0.0)) <= RESERVE * seconds:
                 left_out = tuple(cell for cell in missing if cell not in grid)
-                return Plan(tuple(cells), left_out, _sentence(spec, n_widths, n_seeds, left_out))
-    return Plan((), tuple(missing), _sentence(spec, 1, 1, missing))  # the first cells are all that the time allows
+                return Plan(tuple(cells), left_out, _sentence(spec, left_out))
+    return Plan((), tuple(missing), _sentence(spec, missing))  # the first cells are all that the time allows
+
+
+def whole_grid(spec: StudySpec, stored: Container[str]) -> tuple[list[int], list[int]]:
+    """The widths and seeds of the largest grid of cells that are all stored; both are empty where none is."""
+    grids = []
+    for n_seeds in range(spec.n_seeds, 0, -1):
+        seeds = list(spec.seeds[:n_seeds])
+        widths = [width for width in sorted(spec.widths) if all(cell_name(width, seed) in stored for seed in seeds)]
+        grids.append((widths, seeds if widths else []))
+    return max(grids, key=lambda grid: len(grid[0]) * len(grid[1]))
 
 
 def require_time_for_one(spec: StudySpec, seconds: float, step: float) -> None:
-    """Refuse a budget in which not even the narrowest cell can be trained, from the seconds that one step takes."""
-    needed = step * spec.max_steps
+    """Refuse a budget in which not even the shortest cell can be trained, from the seconds that one step takes."""
+    least = min(spec.widths)
+    needed = step * (spec.max_steps if spec.has_width else least)
     if needed > seconds:
         raise InputError(
-            f"a budget of {seconds:.0f} s is too small for one cell, which takes about {needed:.0f} s at width "
-            f"{min(spec.widths)}; give more time, fewer rates or a smaller max_steps"
+            f"a budget of {seconds:.0f} s is too small for one cell, which takes about {needed:.0f} s "
+            f"{f'at width {least}' if spec.has_width else f'for {least} steps'}; give more time, fewer rates or a "
+            "smaller max_steps"
         )
 
 
@@ -94,12 +106,14 @@ def _line(times: Mapping[int, float]) -> np.poly1d:
     return np.poly1d([slope, t - slope * w])
 
 
-def _sentence(spec: StudySpec, n_widths: int, n_seeds: int, left_out: Sequence[str]) -> str:
+def _sentence(spec: StudySpec, left_out: Sequence[str]) -> str:
+    """What the result is without: the widths and seeds beyond the largest grid that is whole."""
     if not left_out:
         return "the whole study fits into the budget"
-    parts = []
-    if n_widths < len(spec.widths):
-        parts.append("widths " + ", ".join(map(str, sorted(spec.widths)[n_widths:])))
-    if n_seeds < spec.n_seeds:
-        parts.append("seeds " + ", ".join(map(str, spec.seeds[n_seeds:])))
-    return f"the budget leaves out {' and '.join(parts)}; resume the study without a budget to add them"
+    widths, seeds = whole_grid(spec, set(spec.cells) - set(left_out))
+    without = {
+        "widths": [width for width in sorted(spec.widths) if width not in widths],
+        "seeds": [seed for seed in spec.seeds if seed not in seeds],
+    }
+    named = " and ".join(f"{name} {', '.join(map(str, those))}" for name, those in without.items() if those)
+    return f"the budget leaves out {named}; resume the study without a budget to add them"

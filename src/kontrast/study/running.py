@@ -12,7 +12,7 @@ import xarray as xr
 
 from kontrast.runs import Store, run_cells
 from kontrast.study import kernel, labels, map, pca, probes
-from kontrast.study.budget import first_cells, plan, require_time_for_one, seconds_from
+from kontrast.study.budget import first_cells, plan, require_time_for_one, seconds_from, whole_grid
 from kontrast.study.cell import draw_cell
 from kontrast.study.spec import StudySpec, cell_name, parse_cell, require_current
 
@@ -113,23 +113,13 @@ def consolidate(spec: StudySpec, store: Store) -> xr.Dataset:
 
     Where a budget left cells out, it is of the largest grid of widths and seeds that is whole.
     """
-    widths, seeds = _whole_grid(spec, store)
+    widths, seeds = whole_grid(spec, {cell for cell in spec.cells if store.has(cell)})
+    if not widths:  # reading the first cell says what is missing
+        widths, seeds = sorted(spec.widths), list(spec.seeds)
     rows = [xr.concat([store.read(cell_name(width, seed)) for seed in seeds], dim="seed") for width in widths]
     result = xr.concat(rows, dim="width")
     result.attrs["spec"] = json.dumps(spec.as_dict(), sort_keys=True)
     return result
-
-
-def _whole_grid(spec: StudySpec, store: Store) -> tuple[list[int], list[int]]:
-    stored = {(width, seed) for width in spec.widths for seed in spec.seeds if store.has(cell_name(width, seed))}
-    grids = []
-    for n_seeds in range(spec.n_seeds, 0, -1):
-        seeds = list(spec.seeds[:n_seeds])
-        widths = [width for width in sorted(spec.widths) if all((width, seed) in stored for seed in seeds)]
-        grids.append((widths, seeds))
-    whole = max(grids, key=lambda grid: len(grid[0]) * len(grid[1]))
-    # Without any, reading the first cell says what is missing.
-    return whole if whole[0] else (sorted(spec.widths), list(spec.seeds))
 
 
 def measure_cell(spec: StudySpec, width: int, seed: int) -> xr.Dataset:

@@ -1,0 +1,236 @@
+"""The map in words: the setting, the sentence for every regime, JSON, and a closed form that tests do not choose."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from kontrast.dynamics import Ending
+from kontrast.study import Regime, Thresholds, find
+from kontrast.study.map import CLOSED_FORMS
+from kontrast.study.map.borders import borders_of
+from kontrast.study.map.findings import _setting, _verdict, as_dict
+from kontrast.study.map.regimes import decided
+from kontrast.study.spec import StudySpec
+from tests.report.maps import map_study
+from tests.study.map.cells import cell
+
+SPEC, LIMITS = StudySpec(losses=("nt_xent",)), Thresholds()
+
+
+def mapped(**fields):
+    found = find(map_study(**fields)).map
+    assert found is not None
+    return found
+
+
+# The best closed form
+
+
+def test_the_best_closed_form_is_chosen_on_validation_samples_alone():
+    result = map_study()
+    chosen = find(result).map.best_closed_form
+    assert set(chosen) == {32, 64, 128, 256, 512}
+    assert set(chosen.values()) == {"spectral"}
+    adversarial = result.copy(deep=True)
+    for name in CLOSED_FORMS:  # on test samples the others are perfect, and the chosen one is hopeless
+        adversarial.map_baseline.loc[{"baseline": name}] = 0.0 if name == "spectral" else 1.0
+    found = find(adversarial).map
+    assert found.best_closed_form == chosen
+    assert found.setting.gains["closed form"].mean == pytest.approx(found.setting.numbers["map_accuracy"].mean)
+    other = result.copy(deep=True)
+    other.map_baseline_validation.loc[{"baseline": "pca", "width": 64}] = 0.99
+    assert find(other).map.best_closed_form == {**chosen, 64: "pca"}
+
+
+def test_a_closed_form_that_a_seed_does_not_have_is_not_chosen_and_one_with_all_dimensions_never():
+    result = map_study()
+    result.map_baseline_validation.loc[{"baseline": "spectral", "seed": 1}] = np.nan
+    result.map_baseline_validation.loc[{"baseline": "raw"}] = 1.0
+    assert set(find(result).map.best_closed_form.values()) == {"pca"}
+
+
+def test_gains_are_paired_differences_over_the_seeds():
+    result = map_study()
+    found = find(result).map
+    seen = result.sel(panel="nt_xent", width=512).isel(rate=4)
+    others = {
+        "start": seen.map_baseline.sel(baseline="start", probe="linear"),
+        "kernel": seen.map_twin_accuracy,
+        "closed form": seen.map_baseline.sel(baseline="spectral", probe="linear"),
+    }
+    for name, other in others.items():
+        differences = (seen.map_accuracy - other).values
+        assert found.setting.gains[name].mean == pytest.approx(differences.mean())
+        low, high = found.setting.gains[name].low, found.setting.gains[name].high
+        half = 4.302652729911275 * differences.std(ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
+        assert (low, high) == (pytest.approx(differences.mean() - half), pytest.approx(differences.mean() + half))
+
+
+# The setting
+
+
+def test_the_setting_is_the_widest_network_at_its_best_validation_accuracy():
+    result = map_study()
+    found = find(result).map
+    assert (found.setting.width, found.setting.loss) == (512, "nt_xent")
+    assert found.setting.numbers["map_validation"].mean == max(
+        it.numbers["map_validation"].mean
+        for it in found.panel("nt_xent")
+        if it.width == 512 and it.regime is not Regime.DIVERGED
+    )
+    result.map_accuracy.loc[{"width": 512}] = 0.1  # test samples have no say here either
+    assert find(result).map.setting.rate == found.setting.rate
+    result.map_validation[{"rate": 1}] = result.map_validation[{"rate": 1}] + 0.5
+    assert find(result).map.setting.rate == 0.1
+
+
+def test_the_users_setting_is_the_nearest_cell_on_logarithmic_axes():
+    cells = [cell(width=width, rate=rate) for width in (32, 128) for rate in (0.1, 1.0, 10.0)]
+    for asked, place in (((60.0, 0.4), (32, 1.0)), ((70.0, 3.0), (128, 1.0)), ((9999.0, 99.0), (128, 10.0))):
+        spec = StudySpec(losses=("nt_xent",), setting=asked)
+        assert (_setting(spec, cells).width, _setting(spec, cells).rate) == place
+
+
+def test_without_labels_it_is_the_highest_rate_that_does_not_diverge():
+    found = mapped(labels=False)
+    whole = [it for it in found.panel("nt_xent") if it.width == 512 and it.regime is not Regime.DIVERGED]
+    assert found.setting == whole[-1]
+    assert found.setting.gains == {}
+    over = [decided(cell(endings=(Ending.DIVERGED,), rate=rate, validation=math.nan), LIMITS) for rate in (0.1, 1.0)]
+    assert _setting(SPEC, over) is over[-1]
+
+
+# The sentence
+
+SAYS = {
+    Regime.LEARNING: ({}, "training learns features"),
+    Regime.KERNEL: ({"gap": 0.1}, "the network is a kernel machine"),
+    Regime.PCA: ({"pca_first": 0.05}, "the network is PCA of the features at its start"),
+    Regime.COLLAPSED: ({"rank": 1.1}, "training collapses the embedding"),
+    Regime.DIVERGED: ({"endings": (Ending.DIVERGED,) * 3}, "training diverges"),
+    Regime.UNDERTRAINED: (
+        {"endings": (Ending.STEP_LIMIT,) * 3},
+        "undertrained: after 100 steps the loss still falls; raise max_steps or the rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("regime", Regime)
+def test_the_sentence_of_every_regime(regime, labels):
+    fields, words = SAYS[regime]
+    setting = decided(cell(**fields, labels=labels, error=0.001), LIMITS)
+    assert setting.regime is regime
+    said = _verdict(SPEC, setting, (), "spectral" if labels else None)
+    gains = (
+        ": +10.0 ± 0.1 points of test accuracy over its start, +5.0 ± 0.1 points over its kernel twin, "
+        "+1.0 ± 0.1 points against spectral, the best closed form at the same width"
+    )
+    if not labels:
+        assert said == f"nt_xent at width 64 and rate 1: {words}; without labels no gain can be told"
+    elif regime in (Regime.DIVERGED, Regime.UNDERTRAINED):
+        assert said == f"nt_xent at width 64 and rate 1: {words}"
+    else:
+        assert said == f"nt_xent at width 64 and rate 1: {words}{gains}"
+
+
+def test_a_probe_that_has_not_moved_is_another_sentence():
+    setting = decided(cell(gains={"start": 0.0}), LIMITS)
+    assert _verdict(SPEC, setting, (), "pca").endswith(
+        "undertrained: after 100 steps the linear probe has not moved from its start"
+    )
+
+
+def borders(exponent):
+    cells = [
+        cell(width=width, rate=rate, gap=0.15 * rate / (0.025 * width**exponent))
+        for width in (32, 64, 128)
+        for rate in (0.03, 0.1, 0.3, 1.0, 3.0)
+    ]
+    return borders_of(cells, LIMITS, 100)
+
+
+def test_it_says_where_a_kernel_would_do_the_same_and_where_features_move():
+    learning, kernel = decided(cell(rate=1.0), LIMITS), decided(cell(rate=0.1, gap=0.1), LIMITS)
+    # The border 0.025·width^0.5 is 0.2 at width 64, and reaches a rate of 1 at width 1,600.
+    said = _verdict(SPEC, learning, borders(0.5), "pca")
+    assert said.endswith("; above width 2,000, or below rate 0.2, a kernel machine would do the same")
+    assert _verdict(SPEC, kernel, borders(0.5), "pca").endswith("; above rate 0.2 its features move")
+    flat = _verdict(SPEC, learning, borders(0.0), "pca")  # no width makes it a kernel machine
+    assert flat.endswith("at the same width; below rate 0.025, a kernel machine would do the same")
+    steps = decided(cell(width=None, size=64, rate=1.0), LIMITS)
+    said = _verdict(SPEC, steps, borders(0.5), "pca")
+    assert said.startswith("nt_xent at 64 steps and rate 1: ")
+    assert said.endswith("; below rate 0.2, a kernel machine would do the same")  # steps are no width
+
+
+# JSON
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_json_holds_every_cell_border_and_baseline_with_its_interval(labels):
+    findings = find(map_study(labels=labels))
+    plain = json.loads(json.dumps(findings.as_dict(), allow_nan=False))
+    assert plain["verdict"] == findings.map.verdict
+    assert len(plain["map"]) == len(findings.map.cells) == 2 * 5 * 6
+    for entry, it in zip(plain["map"], findings.map.cells, strict=True):
+        assert (entry["loss"], entry["width"], entry["relative_rate"]) == (it.loss, it.width, it.rate)
+        assert entry["learning_rate"] == pytest.approx(20 * it.rate)
+        assert entry["regime"] == it.regime.name.lower()
+        assert entry["sure"] is it.sure
+        assert entry["reason"] == it.reason
+        assert len(entry["endings"]) == 3
+        assert set(entry["endings"]) <= {"settled", "step_limit", "diverged"}
+        gap = entry["numbers"]["gap"]
+        assert set(gap) == {"mean", "low", "high"}
+        if entry["regime"] != "diverged":
+            assert gap["low"] < gap["mean"] < gap["high"]
+        assert set(entry["gains"]) == ({"start", "kernel", "closed_form"} if labels else set())
+    regimes = {entry["regime"] for entry in plain["map"]}
+    assert regimes == {"kernel", "pca", "learning", "undertrained", "collapsed", "diverged"}
+    kernel = next(it for it in plain["borders"] if (it["loss"], it["name"]) == ("nt_xent", "kernel"))
+    assert kernel["exponent"]["low"] < kernel["exponent"]["mean"] < kernel["exponent"]["high"]
+    assert set(kernel["rates"]) <= {"32", "64", "128", "256", "512"}
+    if not labels:
+        assert plain["baselines"] == []
+        return
+    assert [table["width"] for table in plain["baselines"]] == [32, 64, 128, 256, 512]
+    table = plain["baselines"][0]
+    assert table["best_closed_form"] == "spectral"
+    assert set(table["accuracy"]) == {"start", "spectral", "contrastive-pca", "pca", "raw", "chance"}
+    assert set(table["accuracy"]["raw"]) == {"linear", "knn"}
+    assert table["accuracy"]["raw"]["linear"]["mean"] == pytest.approx(0.88, abs=0.02)
+
+
+def test_numbers_that_are_none_are_null_in_json_and_one_seed_has_no_interval():
+    plain = find(map_study(n_seeds=1)).as_dict()
+    gap = plain["map"][1]["numbers"]["gap"]
+    assert gap["mean"] > 0
+    assert gap["low"] is gap["high"] is None
+    over = next(entry for entry in plain["map"] if entry["regime"] == "diverged")
+    assert over["numbers"]["gap"] == {"mean": None, "low": None, "high": None}
+    assert over["numbers"]["diverged_at"]["mean"] > 0
+
+
+def test_a_panel_is_a_grid_of_its_cells():
+    found = mapped()
+    assert found.losses == ("nt_xent", "dot")
+    assert found.axis == ("width", "M")
+    grid = found.grid("dot")
+    assert [next(iter(row.values())).rate for row in grid] == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+    assert all(list(row) == [32, 64, 128, 256, 512] for row in grid)
+    assert {id(it) for row in grid for it in row.values()} == {id(it) for it in found.panel("dot")}
+    assert found.border("dot", "nonsense") is None
+    plain = as_dict(mapped(has_width=False))
+    assert {entry["width"] for entry in plain["map"]} == {None}
+    assert mapped(has_width=False).axis == ("steps", "T")
+
+
+def test_a_spec_without_losses_has_no_map():
+    from tests.report.studies import study
+
+    assert find(study()).map is None
