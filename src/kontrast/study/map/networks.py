@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from kontrast.data import Dataset
 from kontrast.errors import InputError
@@ -105,17 +106,21 @@ def draw_network(spec: StudySpec, dataset: Dataset, width: int, seed: int) -> nn
             generator=generator,
             device=spec.device,
         )
-    return build_network(builder_from(spec.model), width, generator).to(spec.device)
+    return build_network(builder_from(spec.model), width, generator, dataset.x[:1].float()).to(spec.device)
 
 
-def build_network(build: Build, width: int, generator: torch.Generator) -> nn.Module:
-    """Call a user's builder; whatever goes wrong in it is told in one line."""
+def build_network(build: Build, width: int, generator: torch.Generator, sample: Tensor) -> nn.Module:
+    """Call a user's builder, and let lazy layers see a sample; whatever goes wrong in it is told in one line."""
     arguments = (width, generator) if takes_width(build) else (generator,)
     # Layers draw their weights from torch's global stream, so the builder sees one seeded from its own generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         try:
             module = build(*arguments)
+            if isinstance(module, nn.Module) and any(
+                isinstance(p, UninitializedParameter) for p in module.parameters()
+            ):
+                module.float()(sample)
         except Exception as error:
             raise InputError(
                 f"the model's builder failed at width {width}: {type(error).__name__}: {error}; mend it"

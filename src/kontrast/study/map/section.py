@@ -31,6 +31,7 @@ WATCHED = 128  # held-out samples whose loss and gap are watched
 ENDINGS = tuple(Ending)
 PROBES = ("linear", "knn")
 FEW_STEPS = 8  # whose time tells that of one
+N_RATE_SAMPLES = 64  # whose two views give the critical rate
 
 
 def measure(spec: StudySpec, width: int, seeds: Sequence[int]) -> list[xr.Dataset]:
@@ -90,7 +91,8 @@ class _Start:
 
     def critical_rate(self, loss: ViewLoss) -> float:
         """The unit of this start's rates."""
-        return critical_rate(stack_of([self.module]), self.ground.pairs.unsqueeze(0), unit_length=loss.scale_free)
+        batch = torch.cat([view[:N_RATE_SAMPLES] for view in self.ground.pairs.chunk(2)])
+        return critical_rate(stack_of([self.module]), batch.unsqueeze(0), unit_length=loss.scale_free)
 
 
 # Training
