@@ -193,8 +193,8 @@ def _shift_findings(tanh: Mapping[str, xr.Dataset]) -> list[Finding]:
             "crossover_shift",
             Estimate(_exp(crossover.value), _exp(crossover.low), _exp(crossover.high)),
             "tanh: the exponent is −3/4 at this shift",
-            low=0.15,
-            high=1,
+            low=0.1,
+            high=1.5,
         ),
         corrected(
             "shift_per_reach",
