@@ -15,8 +15,8 @@ from rich.cells import cell_len
 
 from kontrast.cli.study import show_findings
 from kontrast.runs.store import from_bytes
-from kontrast.study import StudySpec, find, prepare, run_study
-from tests.cli.running import Kontrast, content, in_a_process, start, stopped_by_ctrl_c, wait_for
+from kontrast.study import Findings, StudySpec, find, prepare, run_study
+from tests.cli.running import Ended, Kontrast, content, in_a_process, start, stopped_by_ctrl_c, wait_for
 from tests.report.studies import study
 
 TINY_MAP = ["--rates", "0.3,3", "--max-steps", "8", "--batch-size", "8"]
@@ -25,12 +25,27 @@ TINY += ["--widths", "8,32", "--seeds", "2", "--steps", "12"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study") / "tiny"
-    done = in_a_process("study", *TINY, "-o", folder, "--workers", 1)
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("study") / "tiny"
+
+
+@pytest.fixture(scope="module")
+def first(chosen: Path) -> Ended:
+    """What the command says that computes the study in `finished`."""
+    done = in_a_process("study", *TINY, "-o", chosen, "--workers", 1)
     assert done.code == 0, done.err
-    assert f"report: {folder / 'report.html'}" in done.out
-    return folder
+    assert f"report: {chosen / 'report.html'}" in done.out
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(chosen: Path, first: Ended) -> Path:
+    return chosen
+
+
+def stored(folder: Path) -> Findings:
+    """What the library finds in the result of a folder."""
+    return find(from_bytes((folder / "result.nc").read_bytes()))
 
 
 def test_no_command_is_a_question_for_help(kontrast: Kontrast) -> None:
@@ -43,17 +58,15 @@ def test_version(kontrast: Kontrast) -> None:
     assert re.fullmatch(r"kontrast \d+\.\d+\.\d+\n", kontrast("--version").out)
 
 
-def test_a_study_prints_its_tables_and_verdicts(kontrast: Kontrast, finished: Path) -> None:
-    again = kontrast("study", *TINY, "-o", finished)
-    assert again.code == 0
+def test_a_study_prints_its_tables_and_verdicts(first: Ended, finished: Path) -> None:
     words = ("nt_xent: what training does", "dot: what training does", "rate: learning rate / critical rate")
     baselines = ("test accuracy in % at width 32", "its kernel twin", "the best closed form", "raw input")
     full_batch = ("full batch, cosine: ", "full batch, dot: ", "full batch, orthonormal: ")
     for word in (*words, *baselines, *full_batch, "verdict: nt_xent at width 32"):
-        assert word in again.words
-    assert "cosine similarity" not in again.out  # the tables of the sections below are on the page
-    assert max(cell_len(line) for line in again.out.splitlines() if "report:" not in line) <= 80
-    assert "…" not in again.out  # nothing is cut off
+        assert word in first.words
+    assert "cosine similarity" not in first.out  # the tables of the sections below are on the page
+    assert max(cell_len(line) for line in first.out.splitlines() if "report:" not in line) <= 80
+    assert "…" not in first.out  # nothing is cut off
     page = (finished / "report.html").read_text()
     assert "<svg" in page
 
@@ -94,7 +107,7 @@ def test_thresholds_are_options_of_study_and_report(kontrast: Kontrast, finished
 
 def test_a_pca_part_that_cannot_arrive_is_one_line_before_the_run(kontrast: Kontrast, tmp_path: Path) -> None:
     few = ("--pca-d-out", "3", "--pca-steps", "2", "--similarity", "cosine", "--probe-samples", "0", "--workers", 1)
-    done = kontrast("study", *TINY, *few, "-o", tmp_path / "s", "--json")
+    done = kontrast("study", *TINY, "--loss", "none", *few, "-o", tmp_path / "s", "--json")
     said, *_ = done.err.splitlines()
     assert re.fullmatch(
         r"the PCA part will not arrive: at dimension 3 the eigengap is [\d.e-]+ and needs about [\d,]+ steps, 2 are "
@@ -109,11 +122,12 @@ def test_a_pca_part_that_cannot_arrive_is_one_line_before_the_run(kontrast: Kont
     assert content["pca"]["verdict"] in ("undertrained", "pca_underway", "still")
 
 
-def test_a_pca_part_that_arrives_needs_no_words_before(kontrast: Kontrast, finished: Path) -> None:
-    assert "will not arrive" not in kontrast("study", *TINY, "-o", finished).err
-    content = json.loads(kontrast("report", finished, "--json").out)
-    assert content["pca_outlook"] == ""
-    assert max(content["pca"]["means"]["pca_angle_frozen"]) < 0.05
+def test_a_pca_part_that_arrives_needs_no_words_before(first: Ended, finished: Path) -> None:
+    assert "will not arrive" not in first.err
+    found = stored(finished)
+    assert found.spec.pca_outlook == ""
+    assert found.pca is not None
+    assert max(found.pca.means["pca_angle_frozen"]) < 0.05
 
 
 def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,7 +339,7 @@ def cells(folder: Path) -> list[Path]:
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_resume(kontrast: Kontrast, tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    many = [*OPTIONS[:-4], "--similarity", "cosine", "--probe-samples", "0", "--seeds", "4", "--steps", "12"]
+    many = [*OPTIONS[:-4], "--loss", "none", "--similarity", "cosine", "--probe-samples", "0", "--seeds", "4"]
     ended = stopped_by_ctrl_c("study", *many, "-o", folder, when=lambda: bool(cells(folder)))
     assert ended.code == 130, ended.err
     assert f"kontrast study --resume {folder}" in ended.err
