@@ -54,7 +54,9 @@ def test_tables_say_the_dimension_of_what_they_are_about() -> None:
     _, _, orthonormal, probed, *_ = terminal_tables(found)
     assert orthonormal.title.startswith("orthonormal output layer of dimension 3, learning rate 1")
     names = [row[0] for row in probed.rows]
-    assert {"pca (3)", "trained (3)", "random (3)", "cosine (10)", "pixels (784)", "chance"} <= set(names)
+    assert {"pca (3)", "trained (3)", "random (3)", "cosine (16)", "pixel-pca (16)", "pixels (784)", "chance"} <= set(
+        names
+    )
     assert found.probes is not None
     assert probe_table(found.probes).head[1:] == tuple(names)
     older = study().drop_vars("probe_dimension")  # a study that did not store them

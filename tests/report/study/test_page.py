@@ -45,7 +45,8 @@ COLUMNS = {  # heading → quantity, and how its values are written
     "effective rank": ("effective_rank", short),
     "spread": ("spread", share),
 }
-SIZES = {"pixels": 784}  # dimensions; all other embeddings of the made-up study have 10
+# Dimensions; all other embeddings of the made-up study have those of its orthonormal run, 10.
+SIZES = {"pixels": 784, **dict.fromkeys(("cosine", "dot", "pixel-pca"), StudySpec().d_out)}
 PCA_COLUMNS = {
     "sine to C̃(0)": ("pca_angle_start", short),
     "sine to C̃(t)": ("pca_angle_now", short),
@@ -303,7 +304,7 @@ def test_every_array_of_the_result_is_described() -> None:
 
 
 SPECS = {
-    "the default": study(widths=StudySpec().widths, n_seeds=StudySpec().n_seeds, n_steps=200),
+    "the default": study(widths=StudySpec().widths, n_seeds=StudySpec().n_seeds, n_steps=StudySpec().n_steps),
     "everything else": study(
         data="my data/it's $HOME <b>.npz",
         split="all",
