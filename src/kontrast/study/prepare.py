@@ -103,7 +103,7 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
     if not takes_width(builder_from(model)):
         steps = {round(spec.max_steps / 2**k) for k in range(N_STEP_COUNTS)}
         spec = dataclasses.replace(spec, has_width=False, widths=tuple(sorted(step for step in steps if step >= 8)))
-    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(model))
+    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(spec, dataset))
 
 
 def _default_view(spec: StudySpec, dataset: Dataset) -> View:
