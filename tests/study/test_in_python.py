@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import kontrast
-from kontrast.data import load
+from kontrast.data import Dataset, load
 from kontrast.errors import InputError
 from kontrast.study import Regime
+from tests.cases import randn
 
 REGIMES = {regime.name.lower() for regime in Regime}
 TINY = {"n_samples": 8, "n_seeds": 2, "max_steps": 8, "batch_size": 8, "rates": (0.1, 1.0), "map_samples": 64}
@@ -44,6 +45,17 @@ def test_a_network_without_a_width_is_mapped_over_its_steps() -> None:
     assert [cell.size for cell in found.map.cells] == [8, 8, 16, 16]
     assert all(cell.steps <= cell.size for cell in found.map.cells)
     assert " at 16 steps and rate " in found.verdict
+
+
+@pytest.mark.parametrize("n", range(2, 8))
+def test_a_few_samples_are_enough_or_refused_in_one_line(n: int) -> None:
+    few = Dataset(randn(n, 3), None, "few")
+    fields = {"n_samples": 2, "widths": (4,), "n_seeds": 1, "max_steps": 8, "rates": (0.1,), "d_out": 2}
+    if n < 6:
+        with pytest.raises(InputError, match=rf"the map needs 6 samples, .* has {n}; give more, or losses='none'"):
+            kontrast.study.run(None, few, **fields)
+    else:
+        assert "without labels no gain can be told" in kontrast.study.run(None, few, **fields).verdict
 
 
 def test_bad_input_is_refused_before_any_work() -> None:
