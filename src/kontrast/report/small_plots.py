@@ -78,7 +78,9 @@ class _Scale:
         low = low if floor is None else min(low, floor)
         if high == low:
             low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
-        unit = start if start > 0 and max(-low, high) > RUNAWAY * start else math.inf
+        largest = max(-low, high)
+        # Over the smallest starts the largest values would overflow.
+        unit = max(start, 1e-300 * largest) if start > 0 and largest > RUNAWAY * start else math.inf
         return cls(float(steps[-1]), low, high, unit)
 
     def x(self, steps: Array) -> Array:

@@ -46,6 +46,7 @@ from kontrast.study.spec import StudySpec
 
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 BATCH = 64  # samples of a mini-batch
+FEWEST = 6  # samples of a map: 2 to contrast, to choose by and to test on
 N_STEP_COUNTS = 5  # columns of the map of a network without a width: all steps, half of them, …
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
 
@@ -86,6 +87,11 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
     for name in spec.losses:
         if view_loss_from(name, link=spec.link).needs_labels and dataset.y is None:
             raise InputError(f"the loss {name!r} needs labels and {spec.data!r} has none; choose another loss")
+    if len(dataset) < FEWEST:
+        raise InputError(
+            f"the map needs {FEWEST} samples, to train, to choose and to test on, and {spec.data!r} has "
+            f"{len(dataset)}; give more, or losses='none' for a study without a map"
+        )
     there = len(split_for(spec, dataset, spec.seed).contrasted)
     if spec.map_samples is not None and spec.map_samples > there:
         raise InputError(
@@ -103,7 +109,7 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
     if not takes_width(builder_from(model)):
         steps = {round(spec.max_steps / 2**k) for k in range(N_STEP_COUNTS)}
         spec = dataclasses.replace(spec, has_width=False, widths=tuple(sorted(step for step in steps if step >= 8)))
-    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(model))
+    return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(spec, dataset))
 
 
 def _default_view(spec: StudySpec, dataset: Dataset) -> View:

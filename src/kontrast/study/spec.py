@@ -100,7 +100,7 @@ class StudySpec:
         device: "cpu", "cuda", "cuda:1", …
         dtype: "float64" or "float32".
         has_width: whether the network has a width, filled in by `prepare`; without one `widths` are numbers of steps.
-        model_digest: hash of the file of `model`, filled in by `prepare`.
+        model_digest: hash of the file of `model`, or of what a function makes, filled in by `prepare`.
         pca_outlook: why the orthonormal run will not arrive at PCA, filled in by `prepare`; empty where it will.
         data_digest: hash of the data, filled in by `prepare`.
         format: version of the stored cells.

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from kontrast.checks import require_callable, require_finite
 from kontrast.data import Dataset
 from kontrast.errors import InputError
-from kontrast.nets import MLP, parameters_of, require_deterministic
+from kontrast.nets import MLP, parameters_of, pure_function, require_deterministic
 from kontrast.runs import generator_for
 from kontrast.study.map.split import Samples
 from kontrast.study.spec import StudySpec
@@ -25,10 +26,12 @@ Build = Callable[..., nn.Module]
 IN_PYTHON = "<function>"  # the spec's `model` for a function that was passed in Python
 
 _builders: dict[str, Build] = {}  # functions that were passed in Python, by the spec's `model`
+_from_files: dict[tuple[str, str], Build] = {}  # those of files, by the spec's `model` and the file's hash
 
 
 def named_builder(build: Build) -> str:
     """A name under which cells of this process find a function that was passed in Python."""
+    require_callable("build", build, "pass a function of a width and a torch.Generator")
     name = f"{IN_PYTHON}:{getattr(build, '__qualname__', type(build).__name__)}"
     _builders[name] = build
     return name
@@ -48,11 +51,13 @@ def builder_from(model: str) -> Build:
         raise InputError(f"model must be FILE.py:FUNCTION, got {model!r}; write my_net.py:build")
     if not path.is_file():
         raise InputError(f"there is no file {file!r}; model must be FILE.py:FUNCTION, as in my_net.py:build")
-    found = getattr(_module_of(path), name, None)
-    if not callable(found):
-        raise InputError(f"{file} defines no function {name!r}; model must be FILE.py:FUNCTION")
-    _builders[model] = found
-    return found  # type: ignore[no-any-return]
+    key = (model, _file_digest(path))  # a file that was edited since is read again
+    if key not in _from_files:
+        found = getattr(_module_of(path), name, None)
+        if not callable(found):
+            raise InputError(f"{file} defines no function {name!r}; model must be FILE.py:FUNCTION")
+        _from_files[key] = found
+    return _from_files[key]
 
 
 def _module_of(path: Path) -> Any:
@@ -65,15 +70,36 @@ def _module_of(path: Path) -> Any:
     try:
         found.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}; mend the file") from error
+        raise InputError(f"{path} cannot be imported: {_told(error)}; mend the file") from error
     return module
 
 
-def model_digest(model: str) -> str:
-    """A hash of the file that defines a model; empty for a function that was passed in Python."""
-    if model.startswith(IN_PYTHON):
-        return ""
-    return hashlib.sha256(Path(model.rpartition(":")[0]).expanduser().read_bytes()).hexdigest()[:16]
+def model_digest(spec: StudySpec, dataset: Dataset) -> str:
+    """A hash of the file that defines a model; of a function that was passed in Python, of the network that it makes.
+
+    Two functions may have one name: their networks' code, layers and weights tell their results apart.
+    """
+    assert spec.model is not None
+    if not spec.model.startswith(IN_PYTHON):
+        return _file_digest(Path(spec.model.rpartition(":")[0]).expanduser())
+    module = draw_network(spec, dataset, spec.widths[0], spec.seed)
+    found = hashlib.sha256(repr(module).encode())
+    try:
+        found.update(inspect.getsource(type(module)).encode())
+    except (OSError, TypeError):  # typed at a prompt
+        found.update(type(module).__qualname__.encode())
+    for name, p in parameters_of(module).items():
+        found.update(name.encode() + p.cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _told(error: Exception) -> str:
+    """What went wrong in a user's own code, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def takes_width(build: Build) -> bool:
@@ -90,6 +116,15 @@ def takes_width(build: Build) -> bool:
             f"({', '.join(named)})"
         )
     return len(plain) == 2 or "width" in named
+
+
+def _names_of(build: Build) -> set[str]:
+    """The names of the arguments that a builder takes by name."""
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def draw_network(spec: StudySpec, dataset: Dataset, width: int, seed: int) -> nn.Module:
@@ -111,20 +146,19 @@ def draw_network(spec: StudySpec, dataset: Dataset, width: int, seed: int) -> nn
 
 def build_network(build: Build, width: int, generator: torch.Generator, sample: Tensor) -> nn.Module:
     """Call a user's builder, and let lazy layers see a sample; whatever goes wrong in it is told in one line."""
-    arguments = (width, generator) if takes_width(build) else (generator,)
+    given = {"width": width, "generator": generator} if takes_width(build) else {"generator": generator}
+    by_name = given.keys() <= _names_of(build)  # whatever their order, where they have their names
     # Layers draw their weights from torch's global stream, so the builder sees one seeded from its own generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         try:
-            module = build(*arguments)
+            module = build(**given) if by_name else build(*given.values())
             if isinstance(module, nn.Module) and any(
                 isinstance(p, UninitializedParameter) for p in module.parameters()
             ):
                 module.float()(sample)
         except Exception as error:
-            raise InputError(
-                f"the model's builder failed at width {width}: {type(error).__name__}: {error}; mend it"
-            ) from error
+            raise InputError(f"the model's builder failed at width {width}: {_told(error)}; mend it") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"the model's builder must return an nn.Module, got {type(module).__name__}")
     return module.float()
@@ -151,15 +185,21 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
 
 
 def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
+    function, parameters = pure_function(module), parameters_of(module)
     try:
-        with torch.no_grad():
-            outputs = module(x)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs, again = function(parameters, x), function(parameters, x)
     except Exception as error:
         raise InputError(
-            f"the model fails on samples of shape {tuple(x.shape)} at width {width}: "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            f"the model fails on samples of shape {tuple(x.shape)} at width {width}: {_told(error)}; mend it"
         ) from error
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x) or outputs.shape[1] < 2:
-        given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise InputError(f"the model must map {len(x)} samples to ({len(x)}, d) outputs with d >= 2, got {given}")
+    if outputs.ndim != 2 or len(outputs) != len(x) or outputs.shape[1] < 2:
+        raise InputError(
+            f"the model must map {len(x)} samples to ({len(x)}, d) outputs with d >= 2, got {tuple(outputs.shape)}"
+        )
+    require_finite("what the model makes of two samples", outputs, "look at the first weights, or scale the data")
+    if not torch.equal(outputs, again):
+        raise InputError(
+            "the model's outputs change from call to call; take out what is random, or call module.eval() first"
+        )
     return int(outputs.shape[1])
