@@ -12,8 +12,9 @@ import pytest
 import xarray as xr
 from matplotlib.colors import to_rgb
 
-from kontrast.report.axes import INK, style
+from kontrast.report.axes import INK, ORANGE, style
 from kontrast.report.plates import picture_figure
+from kontrast.report.small_plots import Curve, small_plot
 from kontrast.report.study.cells import cards
 from kontrast.report.study.page import study_files
 from kontrast.report.study.plates import plates
@@ -130,6 +131,22 @@ def test_a_cell_has_its_numbers_its_reason_its_curves_and_definitions_one_click_
     assert "kernel gap" in summaries
     details = [within for within, data in page.texts if "linearised twin trained on the same batches" in data]
     assert any("details" in within for within in details)
+
+
+def test_the_curves_of_a_cell_are_its_own(made: Any) -> None:
+    result, findings, _, _ = made
+    for card, cell in zip(cards(result, findings), findings.map.cells, strict=True):
+        rate = findings.spec.rates_of(cell.loss).index(cell.rate)
+        seen = result.sel(panel=cell.loss, width=cell.size).isel(rate=rate)
+        gap = small_plot(
+            "kernel gap",
+            f"Kernel gap at held-out samples over the steps: {card.words}",
+            STEPS,
+            [Curve(seen.map_gap_curve.transpose("seed", "checkpoint").values, ORANGE)],
+            level=findings.thresholds.gap_tolerance,
+            floor=0.0,
+        )
+        assert card.curves[1] == gap
 
 
 def test_neighbours_are_one_step_away(made: Any) -> None:

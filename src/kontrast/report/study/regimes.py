@@ -25,8 +25,8 @@ from kontrast.study import Border, Estimate, MapCell, MapFindings, Regime
 SIZE = (4.6, 5.2)  # inches of a map
 GAPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # of the lines of equal kernel gap
 
-# Apart from one another by at least 30 of CIE's L*a*b*, for every common colour blindness too (a test). In grey some are
-# 9 apart, which neighbours on a map can be told by; there each cell's own words say what it is.
+# Apart from one another by at least 30 of CIE's L*a*b*, for every common colour blindness too (a test). In grey, kernel
+# and collapsed are 9 apart: there the words of each cell say what it is.
 COLORS = {
     Regime.KERNEL: "#2f5bd7",
     Regime.PCA: "#17b26a",
