@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 
 from kontrast.data import parse_view
+from kontrast.study import Thresholds
+from kontrast.study.map import RULES
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -162,6 +164,14 @@ def test_study_your_rows(programs: Programs) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
         assert target.startswith("https://") or (document.parent / target).exists(), target
+
+
+def test_the_page_of_the_study_states_the_rules_of_the_map() -> None:
+    page = (ROOT / "docs/study.md").read_text()
+    rows = re.findall(
+        r"\| ([\w ]+) \| (.*) \|", page[page.index("| regime | rule |") : page.index("The kernel gap is")]
+    )
+    assert rows == [(rule.regime.word, rule.reason(Thresholds())) for rule in RULES]
 
 
 def test_the_readme_commands_exist() -> None:

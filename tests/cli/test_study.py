@@ -62,7 +62,7 @@ def test_a_study_prints_its_tables_and_verdicts(first: Ended, finished: Path) ->
     words = ("nt_xent: what training does", "dot: what training does", "rate: learning rate / critical rate")
     baselines = ("test accuracy in % at width 32", "its kernel twin", "the best closed form", "raw input")
     full_batch = ("full batch, cosine: ", "full batch, dot: ", "full batch, orthonormal: ")
-    for word in (*words, *baselines, *full_batch, "verdict: nt_xent at width 32"):
+    for word in (*words, *baselines, *full_batch, "verdict: NT-Xent at width 32"):
         assert word in first.words
     assert "cosine similarity" not in first.out  # the tables of the sections below are on the page
     assert max(cell_len(line) for line in first.out.splitlines() if "report:" not in line) <= 80

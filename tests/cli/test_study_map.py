@@ -49,14 +49,14 @@ def test_a_model_from_a_file_is_mapped_and_reported(kontrast: Kontrast, model: P
     folder = tmp_path / "study"
     done = kontrast("study", *MAP, "--model", f"{model}:build", "-o", folder, "--json")
     assert done.code == 0, done.err
-    assert done.found["verdict"].startswith("nt_xent at width 8 and rate ")
+    assert done.found["verdict"].startswith("NT-Xent at width 8 and rate ")
     assert [cell["width"] for cell in done.found["map"]] == [4, 4, 8, 8]
     assert [table["width"] for table in done.found["baselines"]] == [4, 8]
     page = Page((folder / "report.html").read_text())
     assert "The map: kernel, PCA or learning?" in page.text("h2")
     again = kontrast("study", "--resume", folder)
     assert again.code == 0, again.err
-    assert "verdict: nt_xent at width 8 and rate " in again.words
+    assert "verdict: NT-Xent at width 8 and rate " in again.words
     report = kontrast("report", folder, "--json")
     assert json.loads(report.out)["map"] == done.found["map"]
 

@@ -190,3 +190,11 @@ REFUSALS = [
 def test_refusals(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_first_step_is_as_long_as_the_gradient_or_as_its_signs(dtype: torch.dtype) -> None:
+    gradients = drawn(3, dtype)
+    entries = torch.cat([g.flatten() for g in gradients.values()])
+    for name, length in (("sgd", entries.norm()), ("momentum", entries.norm()), ("adam", len(entries) ** 0.5)):
+        assert optimizer_from(name).first_step(gradients) == pytest.approx(float(length), rel=1e-5)

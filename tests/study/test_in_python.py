@@ -27,7 +27,7 @@ def test_a_conv_net_from_start_to_finish(tmp_path: Path) -> None:
     digits = load("digits", image_shape=(8, 8)).subsample(200, generator=torch.Generator().manual_seed(0))
     found = kontrast.study.run(small_conv, digits, loss="nt_xent", widths=(2, 4), folder=tmp_path / "s", **TINY)
     assert found.map is not None
-    assert found.verdict.startswith("nt_xent at width 4 and rate ")
+    assert found.verdict.startswith("NT-Xent at width 4 and rate ")
     assert [(cell.width, cell.rate) for cell in found.map.cells] == [(2, 0.1), (2, 1.0), (4, 0.1), (4, 1.0)]
     plain = found.as_dict()
     assert {cell["regime"] for cell in plain["map"]} <= REGIMES

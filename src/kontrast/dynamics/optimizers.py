@@ -74,6 +74,12 @@ class Optimizer(ABC):
         with torch.no_grad():
             self._move(parameters, gradients, state, learning_rate)
 
+    def first_step(self, gradients: Mapping[str, Tensor]) -> float:
+        """The length of the first step at a learning rate of 1: that of the gradient, or of its signs under Adam."""
+        moved = {name: torch.zeros_like(g) for name, g in gradients.items()}
+        self.step(moved, gradients, self.start(moved), 1.0)
+        return float(torch.stack([step.double().norm() for step in moved.values()]).norm())
+
     @abstractmethod
     def _remembers(self) -> tuple[bool, bool]:
         """Whether the state holds first and second moments."""

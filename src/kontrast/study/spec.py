@@ -57,7 +57,8 @@ class StudySpec:
         losses: losses of the map's panels: nt_xent, info_nce, supcon, vicreg, barlow_twins, spectral, triplet, or the
             papers' general loss with cosine or dot similarity. None of them makes no map.
         rates: learning rates of the map in units of the critical rate 2/λ_max of the first kernel, as in (0.1, 1, 10).
-            None is from lazy to divergent.
+            Adam's unit is the rate at which its first step is as long as descent's there. None is from lazy to
+            divergent.
         optimizer: "sgd", "momentum" or "adam".
         momentum: momentum of the optimizer of that name.
         batch_size: samples per mini-batch of the map, each in two fresh views. None is 64, or all there are.

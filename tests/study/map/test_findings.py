@@ -131,11 +131,11 @@ def test_the_sentence_of_every_regime(regime, labels):
         "+1.0 ± 0.1 points against spectral, the best closed form at the same width"
     )
     if not labels:
-        assert said == f"nt_xent at width 64 and rate 1: {words}; without labels no gain can be told"
+        assert said == f"NT-Xent at width 64 and rate 1: {words}; without labels no gain can be told"
     elif regime in (Regime.DIVERGED, Regime.UNDERTRAINED):
-        assert said == f"nt_xent at width 64 and rate 1: {words}"
+        assert said == f"NT-Xent at width 64 and rate 1: {words}"
     else:
-        assert said == f"nt_xent at width 64 and rate 1: {words}{gains}"
+        assert said == f"NT-Xent at width 64 and rate 1: {words}{gains}"
 
 
 def test_a_probe_that_has_not_moved_is_another_sentence():
@@ -164,7 +164,7 @@ def test_it_says_where_a_kernel_would_do_the_same_and_where_features_move():
     assert flat.endswith("at the same width; below rate 0.025, a kernel machine would do the same")
     steps = decided(cell(width=None, size=64, rate=1.0), LIMITS)
     said = _verdict(SPEC, steps, borders(0.5), "pca")
-    assert said.startswith("nt_xent at 64 steps and rate 1: ")
+    assert said.startswith("NT-Xent at 64 steps and rate 1: ")
     assert said.endswith("; below rate 0.2, a kernel machine would do the same")  # steps are no width
 
 

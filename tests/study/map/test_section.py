@@ -16,11 +16,14 @@ from hypothesis.strategies import integers
 
 from kontrast.data import Dataset, load
 from kontrast.dynamics import Ending
-from kontrast.losses import VIEW_LOSSES
+from kontrast.losses import VIEW_LOSSES, view_loss_from
+from kontrast.runs import generator_for
 from kontrast.study import StudySpec, prepare
+from kontrast.study.draws import load_samples
 from kontrast.study.map import BASELINES, QUANTITIES, measure
 from kontrast.study.map import baselines as baselines_module
 from kontrast.study.map.measures import Probes
+from kontrast.study.map.networks import draw_network
 from kontrast.study.map.section import ENDINGS
 from kontrast.study.map.split import MOST, Samples, split_for
 from tests.cases import randn
@@ -207,3 +210,22 @@ def test_without_labels_there_are_regimes_and_no_accuracies() -> None:
 
 def test_without_losses_nothing_is_measured() -> None:
     assert [len(found) for found in measure(prepared(losses=()), 8, [0, 1])] == [0, 0]
+
+
+# Units of rates
+
+
+@pytest.mark.parametrize("loss", ["nt_xent", "supcon", "dot"])
+def test_the_unit_of_adam_is_the_rate_of_a_first_step_as_long_as_descents(loss: str) -> None:
+    descent, adam = (measured(losses=(loss,), optimizer=name).map_unit.item() for name in ("sgd", "adam"))
+    spec = prepared(losses=(loss,))
+    dataset = load_samples(spec)
+    samples = Samples.of(spec, dataset)
+    net, split = draw_network(spec, dataset, 8, 0), split_for(spec, dataset, 0)
+    views = samples.views(split.contrasted[:250], generator_for(0, 0, 3)).chunk(2)
+    batch, labels = [view[:64] for view in views], dataset.y[split.contrasted[:64]]
+    loss_of_views = view_loss_from(loss)
+    gradients = torch.autograd.grad(loss_of_views(*(net(view) for view in batch), labels), list(net.parameters()))
+    entries = torch.cat([g.flatten() for g in gradients])
+    signs = (entries.abs() > 1e-6).double().sum() ** 0.5  # of units that no sample reaches the gradient is 0
+    assert adam * signs == pytest.approx(descent * float(entries.norm()), rel=0.02)

@@ -15,7 +15,7 @@ from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border, borders_of
 from kontrast.study.map.measures import DIVERGED_AT, QUANTITIES, STILL_FALLING
 from kontrast.study.map.regimes import Estimate, MapCell, Regime, decided
-from kontrast.study.map.section import ENDINGS, PROBES
+from kontrast.study.map.section import ENDINGS, PROBES, loss_of
 from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
@@ -170,7 +170,7 @@ def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
 
 
 def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None) -> str:
-    where = f"{setting.loss} at {setting.size_words} and rate {setting.rate:g}"
+    where = f"{loss_of(spec, setting.loss).words} at {setting.size_words} and rate {setting.rate:g}"
     told = {
         Regime.LEARNING: "training learns features",
         Regime.KERNEL: "the network is a kernel machine",

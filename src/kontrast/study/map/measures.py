@@ -218,9 +218,19 @@ QUANTITIES = (
         write=share,
     ),
     Quantity(
-        "map_first_rank", "effective rank before training", read=lambda run: effective_rank(run.ground.first_outputs)
+        "map_first_rank",
+        "effective rank of the centred outputs at the test samples before training",
+        read=lambda run: effective_rank(run.ground.first_outputs),
+        heading="effective rank at the start",
+        write=short,
     ),
-    Quantity("map_first_spread", "spread before training", read=lambda run: relative_spread(run.ground.first_outputs)),
+    Quantity(
+        "map_first_spread",
+        "share of the outputs' squared norm that is not their mean, before training",
+        read=lambda run: relative_spread(run.ground.first_outputs),
+        heading="spread at the start",
+        write=share,
+    ),
     Quantity(
         "map_accuracy",
         "test accuracy of a linear probe of the trained network",

@@ -202,14 +202,15 @@ RULES = (
     ),
     RegimeRule(
         Regime.LEARNING,
-        "none of these, and the linear probe beats its start: features move, and no fixed kernel and no PCA of the "
-        "start predicts the run",
+        "the loss has settled, the linear probe beats its start, and neither a fixed kernel (gap tolerance "
+        "{gap_tolerance}) nor PCA of the first features (PCA tolerance {pca_tolerance}) predicts the run: features "
+        "move",
         lambda cell, thresholds: cell.beats_start(thresholds),
         lambda cell, _: "kernel" in cell.gains and cell.gains["kernel"].above(0),
     ),
     RegimeRule(
         Regime.COLLAPSED,
-        "none of these, and the linear probe has fallen below its start: training has lost what the start had",
+        "the loss has settled, and the linear probe has fallen below its start: training has lost what the start had",
         lambda cell, _: True,
         lambda cell, _: True,
     ),

@@ -16,7 +16,15 @@ import xarray as xr
 from torch import Tensor, nn
 
 from kontrast.data import Dataset, view_batches
-from kontrast.dynamics import Ending, ManyRuns, checkpoints_of, critical_rate, optimizer_from, train_many
+from kontrast.dynamics import (
+    Ending,
+    ManyRuns,
+    Optimizer,
+    checkpoints_of,
+    critical_rate,
+    optimizer_from,
+    train_many,
+)
 from kontrast.losses import ViewLoss, view_loss_from
 from kontrast.nets import last_features, one_run, parameters_of, pure_function, stack_of
 from kontrast.runs import generator_for
@@ -89,10 +97,17 @@ class _Start:
         )
         return cls(seed, split, module, ground)
 
-    def critical_rate(self, loss: ViewLoss) -> float:
-        """The unit of this start's rates."""
+    def unit(self, samples: Samples, loss: ViewLoss, optimizer: Optimizer) -> float:
+        """The unit of this start's rates: there the first step is as long as descent's at the critical rate."""
         batch = torch.cat([view[:N_RATE_SAMPLES] for view in self.ground.pairs.chunk(2)])
-        return critical_rate(stack_of([self.module]), batch.unsqueeze(0), unit_length=loss.scale_free)
+        rate = critical_rate(stack_of([self.module]), batch.unsqueeze(0), unit_length=loss.scale_free)
+        labels = _labels(samples, self.split.contrasted[: len(batch) // 2], loss)
+        leaves = {name: p.detach().requires_grad_() for name, p in self.ground.origin.items()}
+        value = batch_loss(loss, self.ground.function(leaves, batch), labels)
+        rows = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        gradients = dict(zip(leaves, rows, strict=True))
+        length = optimizer_from("sgd").first_step(gradients)
+        return rate * length / optimizer.first_step(gradients) if length else rate
 
 
 # Training
@@ -110,14 +125,15 @@ class _Trained:
 def _train(spec: StudySpec, samples: Samples, starts: Sequence[_Start], name: str, max_steps: int) -> _Trained:
     loss = loss_of(spec, name)
     rates = np.asarray(spec.rates_of(name), dtype=float)
-    units = [start.critical_rate(loss) for start in starts]
+    optimizer = optimizer_from(spec.optimizer, momentum=spec.momentum)
+    units = [start.unit(samples, loss, optimizer) for start in starts]
     runs = train_many(
         stack_of([start.module for start in starts]),
         functools.partial(batch_loss, loss),
         _batches(spec, samples, starts, loss),
         _watched(samples, starts, loss),
         learning_rates=torch.as_tensor(np.outer(units, rates)),
-        optimizer=optimizer_from(spec.optimizer, momentum=spec.momentum),
+        optimizer=optimizer,
         max_steps=max_steps,
         unit_length=loss.scale_free,
         bounded=loss.bounded,
@@ -197,7 +213,14 @@ def _measured(name: str, trained: _Trained, start: _Start, i: int, n_checkpoints
     arrays |= {
         "map_rate": (("rate",), rates, {"long_name": "the learning rate in units of the critical rate"}),
         "map_learning_rate": (("rate",), rates * unit, {"long_name": "the learning rate"}),
-        "map_unit": ((), unit, {"long_name": "2/λ_max, the critical rate of the first kernel under this loss"}),
+        "map_unit": (
+            (),
+            unit,
+            {
+                "long_name": "the critical rate: 2/λ_max of the first kernel under this loss, and for Adam "
+                "the rate at which its first step is as long as descent's there"
+            },
+        ),
         "map_ending": (
             ("rate",),
             np.asarray([ENDINGS.index(ending) for ending in runs.endings[i]], dtype=np.int32),
