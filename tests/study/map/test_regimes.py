@@ -103,12 +103,16 @@ def test_thresholds_move_the_borders():
 
 def test_without_labels_nothing_is_said_of_the_probe():
     made = cell(labels=False)
-    assert made.moved(LIMITS)
-    assert made.beats_start(LIMITS)
+    assert made.moved(LIMITS) == 1
     found = decided(made, LIMITS)
     assert found.regime is Regime.LEARNING
     assert not found.sure  # no gain over the kernel twin is known
     assert decided(cell(labels=False, gap=0.1), LIMITS).regime is Regime.KERNEL
+
+
+def test_a_probe_has_moved_by_more_than_the_margin_or_surely():
+    for gain, error, sign in ((0.03, 0.1, 1), (-0.03, 0.1, -1), (0.01, 0.02, 0), (0.01, 0.005, 1), (-0.01, 0.005, -1)):
+        assert cell(gains={"start": gain}, error=error).moved(LIMITS) == sign
 
 
 def test_one_seed_must_clear_the_probe_margin():
@@ -131,8 +135,11 @@ SURE = [  # the cell, and whether what decided it lies wholly on its side
     ({"spread": exact(0.01, 0.03)}, True),
     ({"endings": (LIMIT,) * 3}, True),
     ({"endings": (LIMIT, LIMIT, SETTLED)}, False),
-    ({"gains": {"start": 0.01}, "error": 0.02}, True),
+    ({"gains": {"start": 0.005}, "error": 0.01}, True),
+    ({"gains": {"start": 0.01}, "error": 0.02}, False),  # the probe may have moved by more than the margin
     ({"gains": {"start": 0.05}, "error": 0.06}, False),
+    ({"gains": {"start": -0.05}, "error": 0.04}, True),
+    ({"gains": {"start": -0.05}, "error": 0.06}, False),
     ({"gap": exact(0.1, 0.04)}, True),
     ({"gap": exact(0.1, 0.06)}, False),
     ({"pca_first": exact(0.05, 0.04)}, True),

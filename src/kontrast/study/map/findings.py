@@ -92,7 +92,7 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> MapFin
         _baselines(result),
         best,
         setting,
-        _verdict(spec, setting, borders, best.get(setting.size)),
+        _verdict(spec, setting, borders, best.get(setting.size), cells),
     )
 
 
@@ -169,7 +169,9 @@ def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
 # The sentence
 
 
-def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None) -> str:
+def _verdict(
+    spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None, cells: Sequence[MapCell] = ()
+) -> str:
     where = f"{loss_of(spec, setting.loss).words} at {setting.size_words} and rate {setting.rate:g}"
     told = {
         Regime.LEARNING: "training learns features",
@@ -177,9 +179,9 @@ def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best:
         Regime.PCA: "the network is PCA of the features at its start",
         Regime.COLLAPSED: "training collapses the embedding",
         Regime.DIVERGED: "training diverges",
-        Regime.UNDERTRAINED: f"undertrained: {_undertrained(setting)}",
+        Regime.UNDERTRAINED: f"undertrained: {_undertrained(setting, cells)}",
     }[setting.regime]
-    parts = [f"{where}: {told}"]
+    parts = [f"{where}: {told}" + ("" if setting.sure or setting.regime is Regime.UNDERTRAINED else " (not sure)")]
     if setting.gains and setting.regime not in (Regime.DIVERGED, Regime.UNDERTRAINED):
         gains = setting.gains
         parts[0] += (
@@ -195,10 +197,16 @@ def _verdict(spec: StudySpec, setting: MapCell, borders: Sequence[Border], best:
     return "; ".join(parts)
 
 
-def _undertrained(setting: MapCell) -> str:
-    if not setting.settled:
-        return f"after {setting.steps} steps the loss still falls; raise max_steps or the rate"
-    return f"after {setting.steps} steps the linear probe has not moved from its start"
+def _undertrained(setting: MapCell, cells: Sequence[MapCell]) -> str:
+    if setting.settled:
+        return f"after {setting.steps} steps the linear probe has not moved from its start"
+    faster = [
+        cell.rate
+        for cell in cells
+        if (cell.loss, cell.size) == (setting.loss, setting.size) and cell.rate > setting.rate and cell.settled
+    ]
+    advice = f"at rate {min(faster):g} it settles" if faster else "raise max_steps"
+    return f"after {setting.steps} steps the loss still falls; {advice}"
 
 
 def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> list[str]:

@@ -117,22 +117,17 @@ class MapCell:
         """Whether most runs have settled."""
         return sum(ending is Ending.SETTLED for ending in self.endings) > len(self.endings) / 2
 
-    def moved(self, thresholds: Thresholds) -> bool:
-        """Whether the probe has surely left its start; with one seed, by more than the probe margin."""
+    def moved(self, thresholds: Thresholds) -> int:
+        """Whether the probe is better than its start, 1, worse, −1, or neither, 0; 1 without labels, which cannot tell.
+
+        It has moved by more than the probe margin, or by less but surely.
+        """
         gain = self.gains.get("start")
-        return gain is None or _surely(gain, thresholds) != 0
-
-    def beats_start(self, thresholds: Thresholds) -> bool:
-        """Whether the probe is surely better than its start; true without labels, which cannot tell."""
-        gain = self.gains.get("start")
-        return gain is None or _surely(gain, thresholds) > 0
-
-
-def _surely(gain: Estimate, thresholds: Thresholds) -> int:
-    """The sign of a gain, 0 where it is not sure; one seed must clear the probe margin."""
-    if math.isinf(gain.error):
-        return int(np.sign(gain.mean)) if abs(gain.mean) > thresholds.probe_margin else 0
-    return 1 if gain.above(0) else -1 if gain.below(0) else 0
+        if gain is None:
+            return 1
+        if abs(gain.mean) > thresholds.probe_margin:
+            return int(np.sign(gain.mean))
+        return 1 if gain.above(0) else -1 if gain.below(0) else 0
 
 
 @dataclass(frozen=True)
@@ -183,10 +178,12 @@ RULES = (
     ),
     RegimeRule(
         Regime.UNDERTRAINED,
-        "the linear probe has not moved from its start: the interval of the difference holds 0 (one seed: it is below "
-        "a probe margin of {probe_margin})",
-        lambda cell, thresholds: not cell.moved(thresholds),
-        lambda cell, thresholds: abs(cell.gains["start"].mean) < thresholds.probe_margin,
+        "the linear probe has not moved from its start: the difference is at most a probe margin of {probe_margin}, "
+        "and its interval holds 0",
+        lambda cell, thresholds: cell.moved(thresholds) == 0,
+        lambda cell, thresholds: (
+            cell.gains["start"].above(-thresholds.probe_margin) and cell.gains["start"].below(thresholds.probe_margin)
+        ),
     ),
     RegimeRule(
         Regime.KERNEL,
@@ -205,14 +202,14 @@ RULES = (
         "the loss has settled, the linear probe beats its start, and neither a fixed kernel (gap tolerance "
         "{gap_tolerance}) nor PCA of the first features (PCA tolerance {pca_tolerance}) predicts the run: features "
         "move",
-        lambda cell, thresholds: cell.beats_start(thresholds),
-        lambda cell, _: "kernel" in cell.gains and cell.gains["kernel"].above(0),
+        lambda cell, thresholds: cell.moved(thresholds) > 0,
+        lambda cell, _: bool(cell.gains) and cell.gains["start"].above(0) and cell.gains["kernel"].above(0),
     ),
     RegimeRule(
         Regime.COLLAPSED,
         "the loss has settled, and the linear probe has fallen below its start: training has lost what the start had",
         lambda cell, _: True,
-        lambda cell, _: True,
+        lambda cell, _: cell.gains["start"].below(0),
     ),
 )
 
