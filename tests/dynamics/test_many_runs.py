@@ -380,3 +380,29 @@ def test_refusals(change, words):
     fields = {"learning_rates": torch.ones(2, 1), "optimizer": optimizer_from("sgd"), "max_steps": 8, **change}
     with pytest.raises(InputError, match=words):
         call(**fields)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", ["nt_xent", "supcon", "vicreg"])
+@pytest.mark.parametrize("network", [nets_of, lambda seed: [Conv(seed), Conv(seed + 9)]], ids=["mlp", "conv"])
+def test_a_gpu_replays_the_steps_of_many_runs(network, loss, optimizer, monkeypatch):
+    """Also where a run diverges on the way and leaves the stack."""
+
+    def run(limit):
+        monkeypatch.setattr("kontrast.dynamics.many_runs.LARGEST_RECORDED", limit)
+        batches, held_out = data_of(5, 24)
+        on_gpu = [(x.cuda(), labels.cuda()) for x, labels in batches]
+        modules = [module.cuda() for module in network(3)]
+        rates = [*RATES[optimizer], 1e200]
+        return many(modules, loss_of(loss), on_gpu, tuple(t.cuda() for t in held_out), rates, optimizer=optimizer)
+
+    replayed, plain = run(10**8), run(0)
+    assert replayed.endings == plain.endings
+    assert torch.equal(replayed.stopped_at, plain.stopped_at)
+    for name, p in plain.parameters.items():
+        torch.testing.assert_close(replayed.parameters[name][:, :3], p[:, :3], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(
+            replayed.twin_steps[name][:, :3], plain.twin_steps[name][:, :3], rtol=1e-9, atol=1e-10
+        )
+    torch.testing.assert_close(replayed.batch_losses[:, :, :3], plain.batch_losses[:, :, :3], rtol=1e-9, atol=1e-10)

@@ -13,10 +13,12 @@ from torch.func import vmap
 
 from kontrast.checks import require_between, require_finite, require_shape, require_whole
 from kontrast.dynamics.optimizers import Optimizer, OptimizerState
+from kontrast.dynamics.replay import recorded
 from kontrast.nets import Parameters, Stack
 
 RUNAWAY = 100.0  # outputs over this multiple of their first norm, under a loss without a lower bound
 SETTLED_SHARE = 0.125  # of the loss's whole fall that the last half of the steps may add to a run that has settled
+LARGEST_RECORDED = 10**8  # parameters of all runs whose step is recorded on a GPU; beyond it launches hardly count
 LEAST_SHARE = 4  # a run can have settled after this part of the most steps
 
 BatchLoss = Callable[[Tensor, Tensor | None], Tensor]
@@ -139,20 +141,52 @@ class _Stepping:
         self.parameters = {n: p.expand(-1, k, *p.shape[2:]).flatten(0, 1).clone() for n, p in origin.items()}
         self.twin_steps = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.state, self.twin_state = (optimizer.start(p) for p in (self.parameters, self.twin_steps))
+        self.current_rates = self.rates.flatten()
+        self.way: Callable[[Tensor, Tensor | None], Tensor] | None = None  # chosen at the first step of a set of runs
 
     def step(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """One step of all runs; the networks' losses before it, (S, k)."""
-        rates = self.rates[:, self.columns].flatten()
-        losses = self._descend(self.stack.outputs, self.parameters, self.state, rates, x, labels)
-        self._descend(self.stack.twin_outputs, self.twin_steps, self.twin_state, rates, x, labels)
+        if self.way is None:
+            self.way = self._fastest_way(x, labels)
+        return self.way(x, labels)
+
+    def _fastest_way(self, x: Tensor, labels: Tensor | None) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """Plain steps; on a GPU, the step of small networks as one CUDA graph over a batch in a place of its own."""
+        if not x.is_cuda or sum(p.numel() for p in self.parameters.values()) > LARGEST_RECORDED:
+            return self.plain_step
+        own_x, own_labels = x.clone(), None if labels is None else labels.clone()
+        losses = self.current_rates.new_zeros(self.n_starts, len(self.columns))
+        graph = recorded(lambda: losses.copy_(self.plain_step(own_x, own_labels)), self._tensors)
+        if graph is None:
+            return self.plain_step
+
+        def replay(x: Tensor, labels: Tensor | None) -> Tensor:
+            own_x.copy_(x)
+            if own_labels is not None and labels is not None:
+                own_labels.copy_(labels)
+            graph.replay()
+            return losses.clone()
+
+        return replay
+
+    def plain_step(self, x: Tensor, labels: Tensor | None) -> Tensor:
+        """The same, kernel by kernel."""
+        losses = self._descend(self.stack.outputs, self.parameters, self.state, x, labels)
+        self._descend(self.stack.twin_outputs, self.twin_steps, self.twin_state, x, labels)
         return losses
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """What a step changes in place."""
+        moments = [part for state in (self.state, self.twin_state) for part in (state.first, state.second)]
+        kept = [p for part in (self.parameters, self.twin_steps, *moments) for p in part.values()]
+        return [*kept, self.state.n_steps, self.twin_state.n_steps]
 
     def _descend(
         self,
         function: Callable[[Parameters, Tensor], Tensor],
         parameters: Parameters,
         state: OptimizerState,
-        rates: Tensor,
         x: Tensor,
         labels: Tensor | None,
     ) -> Tensor:
@@ -163,7 +197,7 @@ class _Stepping:
         rows = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         gradients = {name: row.flatten(0, 1) for name, row in zip(leaves, rows, strict=True)}
         with torch.no_grad():
-            self.optimizer.step(parameters, gradients, state, rates)
+            self.optimizer.step(parameters, gradients, state, self.current_rates)
         return losses.detach()
 
     def shaped(self, parameters: Parameters) -> Parameters:
@@ -183,6 +217,8 @@ class _Stepping:
         )
         self.state, self.twin_state = self.state.keep(rows), self.twin_state.keep(rows)
         self.columns = [self.columns[i] for i in left]
+        self.current_rates = self.rates[:, self.columns].flatten()
+        self.way = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,11 +342,12 @@ def _still_falling(losses: Tensor) -> Tensor:
 
 def losses_of(loss: BatchLoss, outputs: Tensor, labels: Tensor | None) -> Tensor:
     """The loss of every run, (S, R), from stacked outputs (S, R, 2n, z) and labels (S, n)."""
+    runs = outputs.flatten(0, 1)  # one level of vmap: each has a price of its own
     if labels is None:
-        every: Tensor = vmap(vmap(lambda f: loss(f, None)))(outputs)
-        return every
-    each: Tensor = vmap(vmap(loss, in_dims=(0, None)))(outputs, labels)
-    return each
+        every: Tensor = vmap(lambda f: loss(f, None))(runs)
+    else:
+        every = vmap(loss)(runs, labels.repeat_interleave(outputs.shape[1], 0))
+    return every.view(outputs.shape[:2])
 
 
 def output_gap(outputs: Tensor, others: Tensor, *, unit_length: bool) -> Tensor:

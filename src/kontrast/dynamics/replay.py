@@ -6,6 +6,7 @@ run. Recorded once as a CUDA graph they are launched together. The numbers are t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -94,8 +95,14 @@ def fastest_way(stepper: Repeatable, *, n_steps: int) -> Plain:
         place.add_(1)
         stepper.update()
 
-    before = [tensor.detach().clone() for tensor in state]
-    graph, recorded = torch.cuda.CUDAGraph(), True
+    graph = recorded(step, state)
+    return Plain(stepper) if graph is None else Replay(stepper, graph, losses, place)
+
+
+def recorded(step: Callable[[], object], state: Sequence[Tensor]) -> torch.cuda.CUDAGraph | None:
+    """A step as a CUDA graph; None where it cannot be recorded. `state`, which steps change in place, is restored."""
+    device, before = state[0].device, [tensor.detach().clone() for tensor in state]
+    graph, done = torch.cuda.CUDAGraph(), True
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     try:
@@ -106,13 +113,13 @@ def fastest_way(stepper: Repeatable, *, n_steps: int) -> Plain:
         with torch.cuda.graph(graph):
             step()
     except RuntimeError:  # torch's word for what cannot be recorded; plain steps raise a real error again
-        recorded = False
+        done = False
     torch.cuda.synchronize(device)
     _restore(state, before)
-    return Replay(stepper, graph, losses, place) if recorded else Plain(stepper)
+    return graph if done else None
 
 
 @torch.no_grad()
-def _restore(state: list[Tensor], before: list[Tensor]) -> None:
+def _restore(state: Sequence[Tensor], before: Sequence[Tensor]) -> None:
     for tensor, old in zip(state, before, strict=True):
         tensor.copy_(old)
