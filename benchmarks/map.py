@@ -25,8 +25,8 @@ import xarray as xr
 from tables import Requirement, print_requirements, print_table
 
 import kontrast as kt
-from kontrast.linalg import fit_power_law
 from kontrast.study import Findings, MapCell, Regime, StudySpec
+from kontrast.study.map.borders import borders_of
 
 ROOT = Path(__file__).parents[1]
 BASE_SEEDS = (0, 1000, 2000, 3000, 4000)
@@ -117,15 +117,22 @@ def borders(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
     rows, requirements = [], []
     for data in ("mnist5k", "digits", real("fashion_mnist_subset.npz")):
         found, _, _ = studies.find(
-            data=data, losses=("nt_xent",), widths=(64, 128, 256, 512, 1024, 2048), n_probe_samples=0, full_batch=False
+            data=data,
+            losses=("nt_xent",),
+            widths=(64, 128, 256, 512, 1024, 2048),
+            n_probe_samples=0,
+            full_batch=False,
+            n_seeds=8 if data == "digits" else 4,
         )
-        border = found.map.border("nt_xent", "kernel")
+        border, widths = found.map.border("nt_xent", "kernel"), sorted({cell.size for cell in cells_of(found)})
         assert border is not None
-        places = list(zip(border.sizes, border.rates, strict=True))
         worst = 1.0
         for first in (0, 1):
-            law = fit_power_law(*map(list, zip(*places[first::2], strict=True)))
-            for size, rate in places[1 - first :: 2]:
+            half = [cell for cell in cells_of(found) if cell.size in widths[first::2]]
+            law = next(it.law for it in borders_of(half, found.thresholds, found.spec.max_steps) if it.name == "kernel")
+            for size, rate in zip(border.sizes, border.rates, strict=True):
+                if size in widths[first::2]:
+                    continue
                 miss = math.exp(abs(math.log(law(size) / rate)))
                 worst = max(worst, miss)
                 rows.append((Path(data).stem, str(size), f"{rate:.3g}", f"{law(size):.3g}", f"{miss:.2f}"))

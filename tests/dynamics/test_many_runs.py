@@ -400,9 +400,9 @@ def test_a_gpu_replays_the_steps_of_many_runs(network, loss, optimizer, monkeypa
     replayed, plain = run(10**8), run(0)
     assert replayed.endings == plain.endings
     assert torch.equal(replayed.stopped_at, plain.stopped_at)
+    # VICReg overflows at the largest rate, too: what is NaN in one must be NaN in the other.
+    close_ = functools.partial(torch.testing.assert_close, rtol=1e-9, atol=1e-10, equal_nan=True)
     for name, p in plain.parameters.items():
-        torch.testing.assert_close(replayed.parameters[name][:, :3], p[:, :3], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(
-            replayed.twin_steps[name][:, :3], plain.twin_steps[name][:, :3], rtol=1e-9, atol=1e-10
-        )
-    torch.testing.assert_close(replayed.batch_losses[:, :, :3], plain.batch_losses[:, :, :3], rtol=1e-9, atol=1e-10)
+        close_(replayed.parameters[name][:, :3], p[:, :3])
+        close_(replayed.twin_steps[name][:, :3], plain.twin_steps[name][:, :3])
+    close_(replayed.batch_losses[:, :, :3], plain.batch_losses[:, :, :3])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
+from kontrast.dynamics import Ending
 from kontrast.study import Thresholds
-from kontrast.study.map.borders import Border, borders_of, crossing, divergence
+from kontrast.study.map.borders import Border, borders_of, crossing, divergence, level_law
 from tests.cases import randn
 from tests.study.map.cells import cell
 
@@ -163,3 +165,36 @@ def test_cells_may_come_in_any_order():
     cells = panel(0.5)
     assert borders_of(cells[::-1], Thresholds(), 100) == borders_of(cells, Thresholds(), 100)
     assert all(isinstance(border, Border) for border in borders_of(cells, Thresholds(), 100))
+
+
+@settings(max_examples=20)
+@given(b=floats(0.3, 0.7), c=floats(-0.8, -0.2), seed=integers(0, 2**16))
+def test_the_law_of_a_level_is_that_of_the_gap_around_it(b, c, seed):
+    """gap = rate^b size^c · noise: the border is rate ∝ size^(−c/b), and its interval holds that in most draws."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(noise, **fields):
+        return [
+            cell(width=w, rate=r, gap=0.15 * r**b * (w / 128) ** c * math.exp(noise * rng.normal()), **fields)
+            for w in (32, 64, 128, 256, 512)
+            for r in RATES
+        ]
+
+    exact_law = level_law(drawn(0.0), 0.15)
+    assert exact_law.exponent == pytest.approx(-c / b)
+    assert exact_law(128) == pytest.approx(1.0)
+    held = [law.low <= -c / b <= law.high for law in (level_law(drawn(0.02), 0.15) for _ in range(20))]
+    assert sum(held) >= 13  # of 20 intervals of 95 %; fewer has a chance of 1e-6
+    # Cells that have not settled, and those far from the level, have no say.
+    others = [*drawn(1.0, endings=(Ending.STEP_LIMIT,) * 3), cell(width=64, rate=1.0, gap=0.9), cell(gap=0.01)]
+    assert level_law([*drawn(0.0), *others], 0.15) == exact_law
+
+
+def test_a_level_needs_four_cells_at_two_widths_and_rates_and_a_gap_that_grows():
+    grid = [cell(width=w, rate=r, gap=0.15 * r**0.5 * (w / 64) ** -0.5) for w in (64, 128) for r in (0.5, 1.0, 2.0)]
+    assert level_law(grid, 0.15) is not None
+    assert level_law(grid[:3], 0.15) is None
+    assert level_law([it for it in grid if it.size == 64] * 2, 0.15) is None  # one width
+    assert (
+        level_law([cell(width=it.size, rate=1 / it.rate, gap=it.numbers["map_gap"].mean) for it in grid], 0.15) is None
+    )

@@ -7,10 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import stats
+
 from kontrast.dynamics import SETTLED_SHARE
 from kontrast.linalg import PowerLaw, fit_power_law
-from kontrast.study.map.regimes import MapCell
+from kontrast.study.map.regimes import CONFIDENCE, MapCell
 from kontrast.study.thresholds import Thresholds
+
+BAND = 2.0  # factor around the gap tolerance within which cells tell the law of the kernel border
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Border:
         words: what lies below and above it.
         sizes: the widths, or steps, at which it was found.
         rates: there, in units of the critical rate.
-        law: rate ∝ size^exponent, with its interval; None for fewer than two sizes.
+        law: rate ∝ size^exponent, with its interval; None where too little was seen of it. That of the kernel border is
+            of the gap itself (`level_law`), the others are fitted through their rates.
     """
 
     loss: str
@@ -55,7 +61,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
         ),
         "kernel": (
             "below, a fixed kernel predicts the run; above, features move",
-            lambda row: crossing(row, "map_gap", thresholds.gap_tolerance),
+            lambda row: crossing([cell for cell in row if cell.settled], "map_gap", thresholds.gap_tolerance),
         ),
         "diverged": ("above, training diverges", lambda row: divergence(row, max_steps)),
     }
@@ -64,7 +70,9 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
         places = {size: where(sorted(row, key=lambda cell: cell.rate)) for size, row in sorted(rows.items())}
         there = {size: rate for size, rate in places.items() if math.isfinite(rate)}
         if there:
-            law = fit_power_law(list(there), list(there.values())) if len(there) > 1 else None
+            law = level_law(cells, thresholds.gap_tolerance) if name == "kernel" else None
+            if law is None and len(there) > 1:
+                law = fit_power_law(list(there), list(there.values()))
             found.append(Border(loss, name, words, tuple(there), tuple(there.values()), law))
     return tuple(found)
 
@@ -90,6 +98,32 @@ def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
         if low <= part <= high:
             return math.exp(x + (y - x) * part)
     return math.nan
+
+
+def level_law(cells: Sequence[MapCell], level: float) -> PowerLaw | None:
+    """The rate at which the kernel gap reaches a level, as a power of the size, from all settled cells close to it.
+
+    Within a factor `BAND` of the level, log(gap/level) = a + b log rate + c log size is fitted by least squares, so the
+    rate at the level is e^(−a/b) size^(−c/b). One width alone tells its crossing badly, since the gap changes slowly
+    with the rate. Below settled rates the gap goes with the steps that are missing, and another way. The interval of
+    −c/b is that of its linearisation in b and c. None for fewer than four such cells, or a gap that does not grow.
+    """
+    settled = sorted((cell for cell in cells if cell.settled), key=lambda cell: (cell.size, cell.rate))
+    near = [cell for cell in settled if level / BAND <= cell.numbers["map_gap"].mean <= BAND * level]
+    X = np.array([[1.0, math.log(cell.rate), math.log(cell.size)] for cell in near])
+    y = np.array([math.log(cell.numbers["map_gap"].mean / level) for cell in near])
+    n = len(near)
+    if n < 4 or np.linalg.matrix_rank(X) < 3:
+        return None
+    a, b, c = np.linalg.lstsq(X, y, rcond=None)[0]
+    if b <= 0:
+        return None
+    variance = float(((y - X @ [a, b, c]) ** 2).sum()) / (n - 3)
+    slope = np.array([0.0, c / b**2, -1 / b])  # of −c/b in (a, b, c)
+    error = math.sqrt(variance * float(slope @ np.linalg.inv(X.T @ X) @ slope))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 3)) * error
+    exponent = float(-c / b)
+    return PowerLaw(exponent, math.exp(-a / b), exponent - half, exponent + half, CONFIDENCE, n)
 
 
 def divergence(row: Sequence[MapCell], max_steps: int) -> float:
