@@ -148,8 +148,8 @@ def convnet(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
         model=f"{ROOT / 'examples' / 'convnet.py'}:build",
         losses=("nt_xent",),
         widths=(16, 32, 64, 128),
-        rates=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
-        optimizer="momentum",
+        rates=(0.3, 1.0, 3.0, 10.0, 30.0),
+        optimizer="adam",
         max_steps=100,
         n_seeds=3,
     )

@@ -12,23 +12,23 @@ import kontrast as kt
 
 
 def build(width: int, generator: torch.Generator) -> nn.Module:
-    """Three convolutional layers and a linear head of 16 outputs; torch's own start, from a stream seeded for you."""
+    """Three convolutional layers and a linear head; torch draws their weights from a stream that is seeded for you."""
     return nn.Sequential(
-        nn.LazyConv2d(width, 4, stride=4),
+        nn.LazyConv2d(width, 4, stride=4, bias=False),
         nn.ReLU(),
-        nn.Conv2d(width, width, 3, stride=2, padding=1),
+        nn.Conv2d(width, width, 3, stride=2, padding=1, bias=False),
         nn.ReLU(),
-        nn.Conv2d(width, width, 3, stride=2, padding=1),
+        nn.Conv2d(width, width, 3, stride=2, padding=1, bias=False),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(width, 16),
+        nn.Linear(width, 16, bias=False),
     )
 
 
 def main() -> None:
     found = kt.study.run(
-        build, "digits", loss="nt_xent", widths=(8, 16), rates=(0.1, 1, 10), n_seeds=2, max_steps=40, map_samples=512
+        build, "digits", loss="nt_xent", optimizer="adam", widths=(8, 16), rates=(1, 10), n_seeds=2, max_steps=150
     )
     print(found.verdict)
     for cell in found.map.cells:
