@@ -32,7 +32,7 @@ READABLE = (3, 4)  # older formats that can be read, but not resumed
 # The fields that they lack; those with a value other than the default are in `_of_an_older_format`.
 ADDED = (
     *("label_column", "x_key", "y_key", "standardize"),
-    *("losses", "rates", "optimizer", "momentum", "batch_size", "max_steps", "map_samples", "setting"),
+    *("losses", "rates", "optimizer", "momentum", "batch_size", "max_steps", "map_samples", "setting", "full_batch"),
     *("model", "has_width", "model_digest", "seed", "pca_d_out", "pca_steps", "pca_outlook"),
 )
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the map, over the critical rate: from lazy to divergent
