@@ -21,7 +21,12 @@ def main(folder: Path) -> None:
     np.savez(folder / "rows.npz", x=rows, y=labels)
 
     spec = kt.study.StudySpec(
-        data=str(folder / "rows.npz"), views="noise:0.2", n_samples=40, widths=(32, 64, 128), n_seeds=2, n_steps=60
+        data=str(folder / "rows.npz"),
+        views="noise:0.2",
+        widths=(16, 32, 64),
+        n_seeds=2,
+        max_steps=100,
+        full_batch=False,  # the map alone
     )
     result = kt.study.run_study(kt.study.prepare(spec), folder / "study")
     findings = kt.study.find(result)

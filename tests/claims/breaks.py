@@ -50,6 +50,10 @@ SMALL: dict[str, Setting] = {
     "A.variants": small(1, ((128, 256, 512, 1024), (128, 512))),
     "A.inf": small(8, ((256, 512, 1024, 2048, 4096), (256, 1024, 4096)), (100, 50)),
     "A.spec": small(1, ((128, 512, 1024), (128, 1024))),
+    "C.lme": small(1),
+    "C.thm1": small(1),
+    "D.lee": small(1),
+    "D.eta": small(1),
 }
 
 

@@ -25,10 +25,10 @@ CLASSES = {
 }
 STUDY = (
     "data split image-shape label-column x-key y-key standardize loss rates optimizer momentum batch-size max-steps "
-    "map-samples setting model full-batch samples views positives negatives similarity link temperature delta activation depth "
-    "parametrization d-out widths seeds seed steps learning-rate pca-learning-rate pca-d-out pca-steps probe-samples "
-    "label-curves device dtype tolerance gap-tolerance pca-tolerance probe-margin preset budget output resume workers "
-    "json debug help"
+    "map-samples setting model full-batch samples views positives negatives similarity link temperature delta "
+    "activation depth parametrization d-out widths seeds seed steps learning-rate pca-learning-rate pca-d-out "
+    "pca-steps probe-samples label-curves device dtype tolerance gap-tolerance pca-tolerance probe-margin preset "
+    "budget output resume workers json debug help"
 )
 EMBED = (
     "components width features activation depth similarity views n-views ridge image-shape device dtype seed time flow "

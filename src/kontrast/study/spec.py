@@ -65,7 +65,7 @@ class StudySpec:
         max_steps: the most steps of the map's runs, which end once they have settled.
         map_samples: number of samples that the map contrasts. None is all that are not held out for tests.
         setting: width and rate that the verdict is about, as in (512, 3). None is the widest network at the rate of
-            the best validation accuracy.
+            the best validation accuracy, among those at which it settles.
         model: a network of your own in place of the built-in one, as in my_net.py:build, a function of a width and a
             torch.Generator.
         full_batch: whether the full-batch sections stand below the map. A network of your own has none.

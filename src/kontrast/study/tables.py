@@ -10,7 +10,7 @@ from kontrast.linalg import PowerLaw
 from kontrast.study import kernel, labels, pca
 from kontrast.study.kernel import SimilarityFindings
 from kontrast.study.labels import LabelFindings
-from kontrast.study.map import BASELINES, Border, Estimate, MapCell, MapFindings, Regime
+from kontrast.study.map import BASELINES, TRAINED, Border, Estimate, MapCell, MapFindings, Regime, best_rate
 from kontrast.study.pca import PCAFindings
 from kontrast.study.probes import ProbeFindings, with_dimension
 from kontrast.study.quantities import Quantity
@@ -263,19 +263,16 @@ def _accuracy(estimate: Estimate) -> str:
 
 
 def _terminal_baselines(found: MapFindings) -> Table:
-    """What the widest network can be compared with; of what is trained, the rate of the best validation accuracy."""
+    """What the widest network can be compared with; of what is trained, its best rate."""
     width = max(found.baselines)
     rows = []
     for loss in found.losses:
-        cells = [cell for cell in found.panel(loss) if cell.size == width]
-        scored = [cell for cell in cells if math.isfinite(cell.numbers["map_validation"].mean)]
-        if not scored:
+        best = best_rate([cell for cell in found.panel(loss) if cell.size == width])
+        if best is None:
             continue
-        best = max(scored, key=lambda cell: cell.numbers["map_validation"].mean)
-        for name, quantities in {
-            f"{loss}, rate {best.rate:g}": ("map_accuracy", "map_knn"),
-            "  its kernel twin": ("map_twin_accuracy", "map_twin_knn"),
-        }.items():
+        for name, quantities in zip(
+            (f"{loss}, rate {best.rate:g}", "  its kernel twin"), zip(*TRAINED.values(), strict=True), strict=True
+        ):
             rows.append((name, *(_accuracy(best.numbers[quantity]) for quantity in quantities)))
     twins = found.baselines[width]
     for name in BASELINES:
@@ -287,7 +284,7 @@ def _terminal_baselines(found: MapFindings) -> Table:
         ("", "linear probe", "nearest neighbours"),
         tuple(rows),
         ("raw input, all its dimensions", *(_accuracy(estimate) for estimate in twins["raw"].values())),
-        note="each loss at the rate of its best validation accuracy",
+        note="each loss at the rate of its best validation accuracy, among those at which it settles",
     )
 
 

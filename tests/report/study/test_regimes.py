@@ -112,7 +112,8 @@ def test_a_cell_has_its_numbers_its_reason_its_curves_and_definitions_one_click_
         assert card.color == COLORS[cell.regime]
         assert cell.reason in text
         names = [number.name for number in card.numbers]
-        assert ("gain over its start, in points" in names) == labelled
+        for probe in ("a linear probe", "20 nearest neighbours"):
+            assert (f"gain over its start by {probe}, in points" in names) == labelled
         if cell.regime is not Regime.DIVERGED:
             assert "kernel gap" in names
             gap = card.numbers[names.index("kernel gap")]

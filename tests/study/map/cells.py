@@ -44,4 +44,4 @@ def cell(
     for name, value in numbers.items():
         found[f"map_{name}"] = value if isinstance(value, Estimate) else exact(value, error)
     gained = {name: exact(value, error) for name, value in (GAINS | (gains or {})).items()} if labels else {}
-    return MapCell(loss, size or width or 0, width, rate, 0.3 * rate, 100, endings, found, gained)
+    return MapCell(loss, size or width or 0, width, rate, 0.3 * rate, 100, endings, found, gained, gained)

@@ -54,21 +54,26 @@ def test_a_closed_form_that_a_seed_does_not_have_is_not_chosen_and_one_with_all_
     assert set(find(result).map.best_closed_form.values()) == {"pca"}
 
 
-def test_gains_are_paired_differences_over_the_seeds():
+@pytest.mark.parametrize(
+    ("probe", "gains", "trained", "twin"),
+    [("linear", "gains", "map_accuracy", "map_twin_accuracy"), ("knn", "knn_gains", "map_knn", "map_twin_knn")],
+)
+def test_gains_are_paired_differences_over_the_seeds(probe, gains, trained, twin):
     result = map_study()
-    found = find(result).map
+    found = getattr(find(result).map.setting, gains)
     seen = result.sel(panel="nt_xent", width=512).isel(rate=4)
     others = {
-        "start": seen.map_baseline.sel(baseline="start", probe="linear"),
-        "kernel": seen.map_twin_accuracy,
-        "closed form": seen.map_baseline.sel(baseline="spectral", probe="linear"),
+        "start": seen.map_baseline.sel(baseline="start", probe=probe),
+        "kernel": seen[twin],
+        "closed form": seen.map_baseline.sel(baseline="spectral", probe=probe),
     }
+    assert found.keys() == others.keys()
     for name, other in others.items():
-        differences = (seen.map_accuracy - other).values
-        assert found.setting.gains[name].mean == pytest.approx(differences.mean())
-        low, high = found.setting.gains[name].low, found.setting.gains[name].high
+        differences = (seen[trained] - other).values
+        assert found[name].mean == pytest.approx(differences.mean())
         half = 4.302652729911275 * differences.std(ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
-        assert (low, high) == (pytest.approx(differences.mean() - half), pytest.approx(differences.mean() + half))
+        low, high = (pytest.approx(differences.mean() + sign * half) for sign in (-1, 1))
+        assert (found[name].low, found[name].high) == (low, high)
 
 
 # The setting
@@ -87,6 +92,16 @@ def test_the_setting_is_the_widest_network_at_its_best_validation_accuracy():
     assert find(result).map.setting.rate == found.setting.rate
     result.map_validation[{"rate": 1}] = result.map_validation[{"rate": 1}] + 0.5
     assert find(result).map.setting.rate == 0.1
+
+
+def test_a_rate_at_which_the_loss_still_falls_is_the_setting_only_where_none_settles():
+    result = map_study()
+    rates = [it.rate for it in find(result).map.panel("nt_xent") if it.width == 512]
+    result.map_validation[{"rate": 0}] = 1.0
+    assert find(result).map.setting.rate not in (rates[0], rates[-1])
+    result.map_ending[:] = 1  # the steps end everywhere
+    assert find(result).map.setting.rate == rates[0]
+    assert find(result).map.setting.regime is Regime.UNDERTRAINED
 
 
 def test_the_users_setting_is_the_nearest_cell_on_logarithmic_axes():
@@ -203,7 +218,9 @@ def test_json_holds_every_cell_border_and_baseline_with_its_interval(labels):
         assert set(gap) == {"mean", "low", "high"}
         if entry["regime"] != "diverged":
             assert gap["low"] < gap["mean"] < gap["high"]
-        assert set(entry["gains"]) == ({"start", "kernel", "closed_form"} if labels else set())
+        assert (
+            set(entry["knn_gains"]) == set(entry["gains"]) == ({"start", "kernel", "closed_form"} if labels else set())
+        )
     regimes = {entry["regime"] for entry in plain["map"]}
     assert regimes == {"kernel", "pca", "learning", "undertrained", "collapsed", "diverged"}
     kernel = next(it for it in plain["borders"] if (it["loss"], it["name"]) == ("nt_xent", "kernel"))

@@ -18,9 +18,7 @@ from kontrast.study import Estimate, Findings, MapCell, MapFindings
 from kontrast.study import map as regime_map
 
 NUMBERS = (*regime_map.QUANTITIES, *regime_map.OF_RUNS)
-GAIN = (
-    "difference of the test accuracies of two linear probes with the same samples and seed: the trained network's less"
-)
+GAIN = "difference of the test accuracies of two probes with the same samples and seed: the trained network's less"
 GAINS = {
     "start": ("gain over its start", f"{GAIN} that of the network before training"),
     "kernel": ("gain over its kernel twin", f"{GAIN} that of its linearised twin, trained on the same batches"),
@@ -99,10 +97,12 @@ def _endings(cell: MapCell) -> str:
 
 
 def _numbers(cell: MapCell, found: MapFindings) -> Iterator[Number]:
-    for name, gain in cell.gains.items():
-        heading, definition = GAINS[name]
-        best = f", {found.best_closed_form[cell.size]}" if name == "closed form" else ""
-        yield Number(f"{heading}{best}, in points", definition, *_written(gain, lambda value: f"{100 * value:+.1f}"))
+    for probe, gains in (("a linear probe", cell.gains), ("20 nearest neighbours", cell.knn_gains)):
+        for name, gain in gains.items():
+            heading, definition = GAINS[name]
+            best = f", {found.best_closed_form[cell.size]}," if name == "closed form" else ""
+            words = f"{heading}{best} by {probe}, in points"
+            yield Number(words, definition, *_written(gain, lambda value: f"{100 * value:+.1f}"))
     for quantity in NUMBERS:
         if math.isfinite((estimate := cell.numbers[quantity.name]).mean):
             yield Number(quantity.heading, quantity.long_name, *_written(estimate, quantity.write))

@@ -2,7 +2,7 @@
 
 from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border
-from kontrast.study.map.findings import MapFindings, as_dict, judge
+from kontrast.study.map.findings import TRAINED, MapFindings, as_dict, best_rate, judge
 from kontrast.study.map.measures import OF_RUNS, QUANTITIES
 from kontrast.study.map.networks import Build, check_network, named_builder
 from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
@@ -14,6 +14,7 @@ __all__ = [
     "OF_RUNS",
     "QUANTITIES",
     "RULES",
+    "TRAINED",
     "Border",
     "Build",
     "Estimate",
@@ -21,6 +22,7 @@ __all__ = [
     "MapFindings",
     "Regime",
     "as_dict",
+    "best_rate",
     "check_network",
     "judge",
     "measure",

@@ -20,6 +20,7 @@ from kontrast.study.spec import StudySpec
 from kontrast.study.thresholds import Thresholds
 
 NUMBERS = tuple(quantity.name for quantity in (*QUANTITIES, STILL_FALLING))
+TRAINED = {"linear": ("map_accuracy", "map_twin_accuracy"), "knn": ("map_knn", "map_twin_knn")}  # network, twin
 BEYOND = 10**6  # a width that no one will train
 
 
@@ -103,15 +104,6 @@ def _cell(seen: xr.Dataset, spec: StudySpec, loss: str, size: int, best: str | N
     stopped = seen.map_stopped_at.values.astype(float)
     diverged = np.asarray([ending is Ending.DIVERGED for ending in endings])
     numbers[DIVERGED_AT.name] = Estimate.over(np.where(diverged.all(), stopped, np.nan))
-    gains = {}
-    if best is not None:
-        trained = seen.map_accuracy.values
-        others = {
-            "start": seen.map_baseline.sel(baseline="start", probe="linear").values,
-            "kernel": seen.map_twin_accuracy.values,
-            "closed form": seen.map_baseline.sel(baseline=best, probe="linear").values,
-        }
-        gains = {name: Estimate.over(trained - other) for name, other in others.items()}
     return MapCell(
         loss,
         size,
@@ -121,8 +113,23 @@ def _cell(seen: xr.Dataset, spec: StudySpec, loss: str, size: int, best: str | N
         steps=int(stopped.max()),
         endings=endings,
         numbers=numbers,
-        gains=gains,
+        gains=_gains(seen, "linear", best),
+        knn_gains=_gains(seen, "knn", best),
     )
+
+
+def _gains(seen: xr.Dataset, probe: str, best: str | None) -> dict[str, Estimate]:
+    """Differences of a cell's test accuracies to its start's, its twin's and the best closed form's, paired by seed."""
+    if best is None:
+        return {}
+    trained, twin = (seen[name].values for name in TRAINED[probe])
+    baseline = seen.map_baseline.sel(probe=probe)
+    others = {
+        "start": baseline.sel(baseline="start").values,
+        "kernel": twin,
+        "closed form": baseline.sel(baseline=best).values,
+    }
+    return {name: Estimate.over(trained - other) for name, other in others.items()}
 
 
 def _best_closed_forms(result: xr.Dataset) -> dict[int, str]:
@@ -153,17 +160,21 @@ def _baselines(result: xr.Dataset) -> dict[int, dict[str, dict[str, Estimate]]]:
 
 
 def _setting(spec: StudySpec, cells: Sequence[MapCell]) -> MapCell:
-    """The cell nearest to the user's setting; without one, the widest network at its best validation accuracy."""
+    """The cell nearest to the user's setting; without one, the widest network at its best rate."""
     own = [cell for cell in cells if cell.loss == spec.losses[0]]
     if spec.setting is not None:
         width, rate = spec.setting
         return min(own, key=lambda cell: (abs(math.log(cell.size / width)), abs(math.log(cell.rate / rate))))
     widest = [cell for cell in own if cell.size == max(it.size for it in own)]
-    scored = [cell for cell in widest if math.isfinite(cell.numbers["map_validation"].mean)]
-    if scored:
-        return max(scored, key=lambda cell: cell.numbers["map_validation"].mean)
     whole = [cell for cell in widest if cell.regime is not Regime.DIVERGED]
-    return whole[-1] if whole else widest[-1]
+    return best_rate(widest) or (whole or widest)[-1]
+
+
+def best_rate(cells: Sequence[MapCell]) -> MapCell | None:
+    """The cell of the best validation accuracy, among those that settled where there are any; None without labels."""
+    scored = [cell for cell in cells if math.isfinite(cell.numbers["map_validation"].mean)]
+    settled = [cell for cell in scored if cell.settled]
+    return max(settled or scored, key=lambda cell: cell.numbers["map_validation"].mean, default=None)
 
 
 # The sentence
@@ -260,8 +271,13 @@ def _plain_cell(cell: MapCell) -> dict[str, Any]:
         "steps": cell.steps,
         "endings": [ending.name.lower() for ending in cell.endings],
         "numbers": {name.removeprefix("map_"): _interval(estimate) for name, estimate in cell.numbers.items()},
-        "gains": {name.replace(" ", "_"): _interval(estimate) for name, estimate in cell.gains.items()},
+        "gains": _plain_gains(cell.gains),
+        "knn_gains": _plain_gains(cell.knn_gains),
     }
+
+
+def _plain_gains(gains: dict[str, Estimate]) -> dict[str, dict[str, float]]:
+    return {name.replace(" ", "_"): _interval(estimate) for name, estimate in gains.items()}
 
 
 def _plain_border(border: Border) -> dict[str, Any]:

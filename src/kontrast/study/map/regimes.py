@@ -87,8 +87,9 @@ class MapCell:
         steps: the most steps that a seed was trained for.
         endings: how the runs ended, one per seed.
         numbers: every measured quantity.
-        gains: paired differences of test accuracies: over the start, over the kernel twin, over the best closed form;
-            empty without labels.
+        gains: paired differences of linear probes' test accuracies: over the start, over the kernel twin, over the best
+            closed form; empty without labels.
+        knn_gains: those of nearest neighbours.
         regime: the verdict.
         reason: the rule that decided, in words.
         sure: whether the interval of the number that decided lies wholly on its side.
@@ -103,6 +104,7 @@ class MapCell:
     endings: tuple[Ending, ...]
     numbers: dict[str, Estimate]
     gains: dict[str, Estimate]
+    knn_gains: dict[str, Estimate]
     regime: Regime = Regime.UNDERTRAINED
     reason: str = ""
     sure: bool = False
