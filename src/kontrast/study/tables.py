@@ -284,7 +284,7 @@ def _terminal_baselines(found: MapFindings) -> Table:
         ("", "linear probe", "nearest neighbours"),
         tuple(rows),
         ("raw input, all its dimensions", *(_accuracy(estimate) for estimate in twins["raw"].values())),
-        note="each loss at the rate of its best validation accuracy, among those at which it settles",
+        note="each loss at the rate of its best validation accuracy, a settled one where there is any",
     )
 
 
