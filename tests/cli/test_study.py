@@ -149,7 +149,7 @@ def test_label_curves_are_a_table_and_a_sentence(capsys: pytest.CaptureFixture[s
 def test_data_without_labels_is_studied_without_probes(kontrast: Kontrast, bad_files: Path, tmp_path: Path) -> None:
     done = kontrast("study", "--data", bad_files / "unlabelled.npy", *TINY[2:], "-o", tmp_path / "s", "--workers", 1)
     assert done.code == 0, done.err
-    assert "; without labels no gain can be told" in done.words
+    assert "; without labels to probe no gain can be told" in done.words
     assert "test accuracy" not in done.words
     assert "No downstream probes: the data has no labels" in (tmp_path / "s" / "report.html").read_text()
     options = ("study", "--data", bad_files / "unlabelled.npy", *TINY[2:], "--loss", "none")

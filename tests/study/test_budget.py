@@ -157,5 +157,7 @@ def test_too_little_time_for_one_cell_is_refused():
 def test_a_network_without_a_width_needs_time_for_its_fewest_steps():
     spec = StudySpec(widths=(25, 50, 100), max_steps=100, has_width=False)
     require_time_for_one(spec, 3, 0.1)
-    with pytest.raises(InputError, match=r"a budget of 2 s is too small for one cell, .* about 2 s for 25 steps; give"):
+    with pytest.raises(
+        InputError, match=r"a budget of 2 s is too small for one cell, .* about 2.5 s for 25 steps; give"
+    ):
         require_time_for_one(spec, 2, 0.1)

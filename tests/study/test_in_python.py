@@ -55,7 +55,14 @@ def test_a_few_samples_are_enough_or_refused_in_one_line(n: int) -> None:
         with pytest.raises(InputError, match=rf"the map needs 6 samples, .* has {n}; give more, or losses='none'"):
             kontrast.study.run(None, few, **fields)
     else:
-        assert "without labels no gain can be told" in kontrast.study.run(None, few, **fields).verdict
+        assert "without labels to probe no gain can be told" in kontrast.study.run(None, few, **fields).verdict
+
+
+def test_the_map_alone_needs_no_more_samples_than_it_has() -> None:
+    few, fields = Dataset(randn(10, 3), None, "few"), {"widths": (4,), "n_seeds": 1, "max_steps": 8, "rates": (0.1,)}
+    assert kontrast.study.run(None, few, d_out=2, full_batch=False, **fields).map is not None
+    with pytest.raises(InputError, match=r"asked for 50 samples but .* has 10"):
+        kontrast.study.run(None, few, d_out=2, **fields)
 
 
 def test_bad_input_is_refused_before_any_work() -> None:
@@ -67,6 +74,11 @@ def test_bad_input_is_refused_before_any_work() -> None:
         ({"max_steps": 4}, "max_steps must be a whole number of at least 8, got 4"),
         ({"rates": (0.0,)}, "rates must be a positive number"),
         ({"setting": (3,)}, "setting must be a width and a rate"),
+        (
+            {"setting": (3, 0.1)},
+            r"setting \(3, 0.1\) lies outside of the map, whose widths are 2 and whose rates are 0.1",
+        ),
+        ({"setting": (2, 50)}, r"setting \(2, 50\) lies outside of the map, .*; give widths and rates that reach it"),
     ):
         with pytest.raises(InputError, match=words):
             kontrast.study.run(small_conv, "digits", **{**TINY, "widths": (2,), **fields})

@@ -90,7 +90,7 @@ def require_time_for_one(spec: StudySpec, seconds: float, step: float) -> None:
     needed = step * (spec.max_steps if spec.has_width else least)
     if needed > seconds:
         raise InputError(
-            f"a budget of {seconds:.0f} s is too small for one cell, which takes about {needed:.0f} s "
+            f"a budget of {seconds:.2g} s is too small for one cell, which takes about {needed:.2g} s "
             f"{f'at width {least}' if spec.has_width else f'for {least} steps'}; give more time, fewer rates or a "
             "smaller max_steps"
         )

@@ -46,6 +46,7 @@ from kontrast.study.spec import StudySpec
 
 PROBE_SAMPLES = 500  # that train a probe, and as many that test it: 0.1 s for raw pixels
 BATCH = 64  # samples of a mini-batch
+ROUNDING = 1e-9  # of a setting at the edge of the map
 FEWEST = 6  # samples of a map: 2 to contrast, to choose by and to test on
 N_STEP_COUNTS = 5  # columns of the map of a network without a width: all steps, half of them, …
 LARGEST = 10**8  # of any count: beyond it a typing error is likelier than a plan
@@ -59,7 +60,7 @@ def prepare(spec: StudySpec) -> StudySpec:
     if spec.standardize is None:
         spec = dataclasses.replace(spec, standardize=raw.is_table)
     dataset = load_samples(spec)
-    if spec.n_samples > len(dataset):
+    if spec.n_samples > len(dataset) and not spec.without_sections:
         raise InputError(
             f"asked for {spec.n_samples} samples but {spec.data!r} has {len(dataset)}; ask for at most {len(dataset)}"
         )
@@ -103,13 +104,27 @@ def _prepared_map(spec: StudySpec, dataset: Dataset) -> StudySpec:
             f"a batch_size of {spec.batch_size} needs as many samples, and {there} are there; take a smaller one"
         )
     spec = dataclasses.replace(spec, batch_size=spec.batch_size or min(BATCH, there))
-    model = spec.model
-    if model is None:
-        return spec
-    if not takes_width(builder_from(model)):
+    if spec.model is not None and not takes_width(builder_from(spec.model)):
         steps = {round(spec.max_steps / 2**k) for k in range(N_STEP_COUNTS)}
         spec = dataclasses.replace(spec, has_width=False, widths=tuple(sorted(step for step in steps if step >= 8)))
+    _check_setting(spec)
+    if spec.model is None:
+        return spec
     return dataclasses.replace(spec, d_out=check_network(spec, dataset), model_digest=model_digest(spec, dataset))
+
+
+def _check_setting(spec: StudySpec) -> None:
+    """Refuse a setting that lies outside of the map."""
+    if spec.setting is None:
+        return
+    sizes, rates = spec.widths, spec.rates_of(spec.losses[0])
+    for value, there in zip(spec.setting, (sizes, rates), strict=True):
+        if not min(there) * (1 - ROUNDING) <= value <= max(there) * (1 + ROUNDING):
+            raise InputError(
+                f"setting ({spec.setting[0]:g}, {spec.setting[1]:g}) lies outside of the map, whose "
+                f"{'widths' if spec.has_width else 'steps'} are {', '.join(map(str, sizes))} and whose rates are "
+                f"{', '.join(f'{rate:g}' for rate in rates)}; give widths and rates that reach it"
+            )
 
 
 def _default_view(spec: StudySpec, dataset: Dataset) -> View:

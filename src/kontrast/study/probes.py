@@ -62,8 +62,11 @@ def probe_problem(labels: Tensor | None, n: int) -> str:
     """Why `n` samples of a data set with these labels can train no probe and test none; empty where they can."""
     if labels is None:
         return "has no labels"
-    if len(torch.unique(labels)) < 2:
+    n_classes = len(torch.unique(labels))
+    if n_classes < 2:
         return "has labels of one class only"
+    if 2 * n_classes > len(labels):
+        return f"has {n_classes} classes in {len(labels)} samples, too many to learn"
     if 2 * n > len(labels):
         return f"has {len(labels)} samples, {len(labels) // 2} to train and to test on"
     train, _ = probe_split(labels, n, contrasted=labels[:0], generator=torch.Generator().manual_seed(0))
@@ -118,7 +121,7 @@ def measure(cell: Cell) -> xr.Dataset:
 
 
 def _accuracies(cell: Cell, labels: Tensor, n: int) -> xr.Dataset:
-    """Probes of every embedding, and of guessing; NaN for None, an embedding whose training diverged."""
+    """Probes of every embedding, and of guessing; NaN for one whose training diverged, None, or that overflows."""
     train, test = probe_split(labels, n, contrasted=cell.contrasted, generator=generator_for(cell.seed, 0, 1))
     seen, unseen = (cell.dataset.rows[rows].to(device=cell.device, dtype=cell.dtype) for rows in (train, test))
     y, y_test = labels[train], labels[test]
@@ -127,6 +130,8 @@ def _accuracies(cell: Cell, labels: Tensor, n: int) -> xr.Dataset:
         if embed is None:
             return [math.nan] * len(QUANTITIES)
         probed = Probed(embed(seen).detach().cpu(), y, embed(unseen).detach().cpu(), y_test)
+        if not all(bool(torch.isfinite(part).all()) for part in (probed.train, probed.test)):
+            return [math.nan] * len(QUANTITIES)
         return [quantity.read(probed) for quantity in QUANTITIES if quantity.read is not None]
 
     chance = float((y_test == torch.mode(y).values).double().mean())
@@ -214,7 +219,7 @@ def without_probes(result: xr.Dataset) -> str:
         return "the data has no labels"
     if n_classes == 1:
         return "the data's labels are all of one class"
-    return "they were switched off, or all classes but one have too few samples"
+    return "they were switched off, or classes have too few samples"
 
 
 def _rule(names: tuple[str, ...], margin: float) -> str:

@@ -81,7 +81,8 @@ class StudySpec:
         delta: the δ of cosine similarity.
         activation: "relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu" or "linear".
         depth: number of hidden layers.
-        parametrization: "ntk", "standard", "orthogonal" or "mup" (maximal update).
+        parametrization: "ntk", "standard", "orthogonal" or "mup" (maximal update). On a map of cosine losses, whose
+            rates are in critical ones, "mup" is "ntk".
         d_out: dimension of the embedding.
         widths: widths of the networks, as in (64, 256, 1024).
         n_seeds: runs per width, averaged.

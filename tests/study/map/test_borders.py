@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
+from scipy import stats
 
 from kontrast.dynamics import Ending
 from kontrast.study import Thresholds
@@ -120,11 +121,12 @@ def test_the_law_of_a_border_is_that_of_the_formula(exponent):
     assert kernel.law is not None
     assert kernel.law.exponent == pytest.approx(exponent, abs=1e-9)
     assert kernel.law.high - kernel.law.low < 1e-6
-    assert kernel.at(1000) == pytest.approx(0.05 * 1000**exponent)
+    assert kernel.rate_at(1000).mean == pytest.approx(0.05 * 1000**exponent)
     if exponent > 0.01:
-        assert kernel.size_at(kernel.at(700)) == pytest.approx(700)
+        width = kernel.size_at(kernel.rate_at(700).mean)
+        assert (width.low, width.mean, width.high) == (pytest.approx(700), pytest.approx(700), pytest.approx(700))
     elif exponent <= 0:
-        assert math.isinf(kernel.size_at(1.0))  # it never rises above a rate
+        assert math.isinf(kernel.size_at(1.0).mean)  # it never rises above a rate
     assert borders["diverged"].law is not None
     assert borders["diverged"].law.exponent == pytest.approx(0.0, abs=1e-9)
     assert borders["diverged"].rates == (pytest.approx(math.sqrt(30)),) * 5
@@ -152,8 +154,9 @@ def test_the_tolerance_moves_the_kernel_border_alone():
 def test_a_law_needs_two_widths():
     [kernel] = [it for it in borders_of(panel(0.5, widths=(64,)), Thresholds(), 100) if it.name == "kernel"]
     assert kernel.law is None
-    assert math.isnan(kernel.at(64))
-    assert math.isinf(kernel.size_at(1.0))
+    assert kernel.rate_at(64).mean == kernel.rates[0]
+    assert math.isnan(kernel.rate_at(65).mean)
+    assert math.isinf(kernel.size_at(1.0).mean)
     assert kernel.rates == (pytest.approx(0.05 * 8),)
     [two] = [it for it in borders_of(panel(0.5, widths=(64, 256)), Thresholds(), 100) if it.name == "kernel"]
     assert two.law is not None
@@ -188,6 +191,31 @@ def test_the_law_of_a_level_is_that_of_the_gap_around_it(b, c, seed):
     # Cells that have not settled, and those far from the level, have no say.
     others = [*drawn(1.0, endings=(Ending.STEP_LIMIT,) * 3), cell(width=64, rate=1.0, gap=0.9), cell(gap=0.01)]
     assert level_law([*drawn(0.0), *others], 0.15) == exact_law
+
+
+def test_a_place_on_a_border_has_fiellers_interval():
+    """Both ends are where a + b log rate + c log size is t standard errors away from 0."""
+    law = level_law(panel(0.5, 0.1, seed=3), 0.15)
+    V, t = np.array(law.covariance), stats.t.ppf(0.975, len(WIDTHS) - 2)
+    for found, place in (
+        (law.size_at(2.0), lambda size: np.array([1.0, math.log(2.0), math.log(size)])),
+        (law.rate_at(100), lambda rate: np.array([1.0, math.log(rate), math.log(100)])),
+    ):
+        assert found.low < found.mean < found.high
+        assert place(found.mean) @ law.coefficients == pytest.approx(0.0, abs=1e-12)
+        for end in (found.low, found.high):
+            at = place(end)
+            assert abs(at @ law.coefficients) / math.sqrt(at @ V @ at) == pytest.approx(t)
+    flat = level_law(panel(0.0, 0.3, seed=1), 0.15)  # of no known slope in the width
+    assert (flat.size_at(10.0).low, flat.size_at(10.0).high) == (0.0, math.inf)
+
+
+def test_fiellers_interval_holds_the_width_of_the_border_in_most_draws():
+    truth = (2.0 / 0.05) ** 2  # rate 0.05·width^0.5
+    found = [level_law(panel(0.5, 0.1, seed=seed), 0.15).size_at(2.0) for seed in range(40)]
+    assert (
+        sum(it.low <= truth <= it.high for it in found) >= 33
+    )  # of 40 intervals of 95 %; fewer by chance once in 3,000
 
 
 def test_a_level_needs_four_cells_at_two_widths_and_rates_and_a_gap_that_grows():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -122,6 +123,7 @@ def test_without_labels_it_is_the_highest_rate_that_does_not_diverge():
 
 # The sentence
 
+PLACE = "NT-Xent at width 64 and rate 1, after 100 steps"
 SAYS = {
     Regime.LEARNING: ({}, "training learns features"),
     Regime.KERNEL: ({"gap": 0.1}, "the network is a kernel machine"),
@@ -130,7 +132,7 @@ SAYS = {
     Regime.DIVERGED: ({"endings": (Ending.DIVERGED,) * 3}, "training diverges"),
     Regime.UNDERTRAINED: (
         {"endings": (Ending.STEP_LIMIT,) * 3},
-        "undertrained: after 100 steps the loss still falls; raise max_steps",
+        "undertrained: the loss still falls; raise max_steps",
     ),
 }
 
@@ -148,11 +150,11 @@ def test_the_sentence_of_every_regime(regime, labels):
     )
     if not labels:
         words += " (not sure)" * (regime is Regime.LEARNING)  # no gain over the kernel twin is known
-        assert said == f"NT-Xent at width 64 and rate 1: {words}; without labels no gain can be told"
+        assert said == f"{PLACE}: {words}; without labels to probe no gain can be told"
     elif regime in (Regime.DIVERGED, Regime.UNDERTRAINED):
-        assert said == f"NT-Xent at width 64 and rate 1: {words}"
+        assert said == f"{PLACE}: {words}"
     else:
-        assert said == f"NT-Xent at width 64 and rate 1: {words}{gains}"
+        assert said == f"{PLACE}: {words}{gains}"
 
 
 def test_a_rate_at_which_the_loss_settles_is_advised_only_where_one_was_run():
@@ -170,14 +172,23 @@ def test_a_rate_at_which_the_loss_settles_is_advised_only_where_one_was_run():
 def test_a_probe_that_has_not_moved_is_another_sentence():
     setting = decided(cell(gains={"start": 0.0}), LIMITS)
     assert _verdict(SPEC, setting, (), "pca").endswith(
-        "undertrained: after 100 steps the linear probe has not moved from its start"
+        "after 100 steps: undertrained: the linear probe has not moved from its start"
     )
 
 
-def borders(exponent):
+def test_a_setting_between_the_cells_is_named_beside_the_nearest_one():
+    setting = decided(cell(), LIMITS)
+    asked = dataclasses.replace(SPEC, setting=(70.0, 1.5))
+    said = _verdict(asked, setting, (), "pca")
+    assert said.startswith(f"{PLACE} (the cell nearest to width 70 and rate 1.5): ")
+    assert _verdict(dataclasses.replace(SPEC, setting=(64.0, 1.0)), setting, (), "pca").startswith(f"{PLACE}: ")
+
+
+def borders(exponent, scatter=0.0, widths=(32, 64, 128)):
+    noise = np.random.default_rng(0)
     cells = [
-        cell(width=width, rate=rate, gap=0.15 * rate / (0.025 * width**exponent))
-        for width in (32, 64, 128)
+        cell(width=width, rate=rate, gap=0.15 * rate / (0.025 * width**exponent) * np.exp(scatter * noise.normal()))
+        for width in widths
         for rate in (0.03, 0.1, 0.3, 1.0, 3.0)
     ]
     return borders_of(cells, LIMITS, 100)
@@ -187,10 +198,12 @@ def test_it_says_where_a_kernel_would_do_the_same_and_where_features_move():
     learning, kernel = decided(cell(rate=1.0), LIMITS), decided(cell(rate=0.1, gap=0.1), LIMITS)
     # The border 0.025·width^0.5 is 0.2 at width 64, and reaches a rate of 1 at width 1,600.
     said = _verdict(SPEC, learning, borders(0.5), "pca")
-    assert said.endswith("; above width 2,000, or below rate 0.2, a kernel machine would do the same")
+    assert said.endswith("; from width 2,000 on, or below rate 0.2, a kernel machine would do the same")
     assert _verdict(SPEC, kernel, borders(0.5), "pca").endswith("; above rate 0.2 its features move")
     flat = _verdict(SPEC, learning, borders(0.0), "pca")  # no width makes it a kernel machine
     assert flat.endswith("at the same width; below rate 0.025, a kernel machine would do the same")
+    scattered = _verdict(SPEC, learning, borders(0.5, 0.05, (32, 64, 128, 256, 512, 1024)), "pca")
+    assert re.search(r"; from a width between [\d,]+ and [\d,]+ on, or below rate 0\.\d+, ", scattered)
     steps = decided(cell(width=None, size=64, rate=1.0), LIMITS)
     said = _verdict(SPEC, steps, borders(0.5), "pca")
     assert said.startswith("NT-Xent at 64 steps and rate 1: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,17 @@ class Noisy(Net):
         return super().forward(x) + torch.randn(len(x), 1)
 
 
+class Detached(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).detach()
+
+
+class Mixing(Net):
+    def forward(self, x: Tensor) -> Any:
+        h = super().forward(x)
+        return h - h.mean(0)
+
+
 class Lost(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * float("nan")
@@ -85,6 +97,12 @@ REFUSALS = {
     "batch norm": (lambda width, generator: Net(width, nn.BatchNorm2d(width)), "is a BatchNorm2d in train mode"),
     "chance": (lambda width, generator: Noisy(width), "outputs change from call to call; take out what is random"),
     "not finite": (lambda width, generator: Lost(width), "makes of two samples holds NaN or infinite values"),
+    "detached": (
+        lambda width, generator: Detached(width),
+        "do not depend on its parameters, so nothing can be trained",
+    ),
+    "mixes samples": (lambda width, generator: Mixing(width), "depends on the other samples of its batch; use layers"),
+    "exits": (lambda width, generator: sys.exit(3), "builder failed at width 2: SystemExit: 3; mend it"),
     "raises": (raising, "builder failed at width 2: RuntimeError: no weights here look elsewhere; mend it"),
     "other samples": (
         lambda width, generator: nn.Linear(5, width),

@@ -107,6 +107,16 @@ def test_labels_of_test_samples_change_test_scores_alone() -> None:
     assert all(map(math.isnan, make(y[40:]).scores(lambda rows: rows * math.nan)))
 
 
+def test_in_units_of_the_critical_rate_mup_is_ntk_under_a_loss_of_cosines_and_not_under_another() -> None:
+    """f of "mup" is that of "ntk" over √width: cosines do not see it, and the unit of rates takes it out of the steps."""
+    for loss, same in (("nt_xent", True), ("vicreg", False)):
+        ntk, mup = (
+            measured(losses=(loss,), rates=(0.3, 3.0), parametrization=name, full_batch=False).map_gap.values
+            for name in ("ntk", "mup")
+        )
+        assert np.allclose(ntk, mup, rtol=1e-3) == same
+
+
 # Baselines
 
 

@@ -12,10 +12,51 @@ from scipy import stats
 
 from kontrast.dynamics import SETTLED_SHARE
 from kontrast.linalg import PowerLaw, fit_power_law
-from kontrast.study.map.regimes import CONFIDENCE, MapCell
+from kontrast.study.map.regimes import CONFIDENCE, Estimate, MapCell
 from kontrast.study.thresholds import Thresholds
 
-BAND = 2.0  # factor around the gap tolerance within which cells tell the law of the kernel border
+BAND = 3.0  # factor around the gap tolerance within which cells tell the law of the kernel border
+
+
+@dataclass(frozen=True)
+class LevelLaw(PowerLaw):
+    """Where log(gap/level) = a + b log rate + c log size is 0: rate ∝ size^(−c/b), with the errors of a, b and c.
+
+    `n_points` is the number of sizes: cells of one size share their starts, so sizes, and not cells, tell the error.
+
+    Attributes:
+        coefficients: (a, b, c).
+        covariance: of these, row by row.
+    """
+
+    coefficients: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+    def rate_at(self, size: float) -> Estimate:
+        """The rate of the border at a size."""
+        return self._solved(1, [1.0, 0.0, math.log(size)])
+
+    def size_at(self, rate: float) -> Estimate:
+        """The size of the border at a rate."""
+        return self._solved(2, [1.0, math.log(rate), 0.0])
+
+    def _solved(self, k: int, known: list[float]) -> Estimate:
+        """The unknown exp(v) at which known·β + v β_k = 0, with Fieller's interval.
+
+        That holds every v at which known·β + v β_k is 0 within its own error. It is without end where β_k may be 0.
+        """
+        beta, V, q = np.array(self.coefficients), np.array(self.covariance), np.array(known)
+        t2 = _quantile(self.n_points) ** 2
+        mean = _exp(-(q @ beta) / beta[k])
+        if math.isinf(t2):
+            return Estimate(mean, 0.0, math.inf)
+        A = beta[k] ** 2 - t2 * V[k, k]
+        B = (q @ beta) * beta[k] - t2 * (q @ V[k])
+        C = (q @ beta) ** 2 - t2 * (q @ V @ q)
+        if A <= 0:
+            return Estimate(mean, 0.0, math.inf)
+        half = math.sqrt(max(B * B - A * C, 0.0))
+        return Estimate(mean, _exp((-B - half) / A), _exp((-B + half) / A))
 
 
 @dataclass(frozen=True)
@@ -39,13 +80,18 @@ class Border:
     rates: tuple[float, ...]
     law: PowerLaw | None
 
-    def at(self, size: float) -> float:
-        """The rate of the border at a width, by its law; NaN without one."""
-        return math.nan if self.law is None else self.law(size)
+    def rate_at(self, size: int) -> Estimate:
+        """The rate of the border at a width: where it was found between two rates, else by the law of its gap."""
+        if size in self.sizes:
+            found = self.rates[self.sizes.index(size)]
+            return Estimate(found, found, found)
+        return self.law.rate_at(size) if isinstance(self.law, LevelLaw) else Estimate(math.nan, math.nan, math.nan)
 
-    def size_at(self, rate: float) -> float:
-        """The width from which on the border lies above a rate, by its law; infinite where it never does."""
-        return math.inf if self.law is None or self.law.exponent <= 0 else self.law.solve(rate)
+    def size_at(self, rate: float) -> Estimate:
+        """The width from which on the border lies above a rate, by the law of its gap; infinite where none is known."""
+        if not isinstance(self.law, LevelLaw) or self.law.exponent <= 0:
+            return Estimate(math.inf, math.inf, math.inf)
+        return self.law.size_at(rate)
 
 
 def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int) -> tuple[Border, ...]:
@@ -70,7 +116,7 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
         places = {size: where(sorted(row, key=lambda cell: cell.rate)) for size, row in sorted(rows.items())}
         there = {size: rate for size, rate in places.items() if math.isfinite(rate)}
         if there:
-            law = level_law(cells, thresholds.gap_tolerance) if name == "kernel" else None
+            law: PowerLaw | None = level_law(cells, thresholds.gap_tolerance) if name == "kernel" else None
             if law is None and len(there) > 1:
                 law = fit_power_law(list(there), list(there.values()))
             found.append(Border(loss, name, words, tuple(there), tuple(there.values()), law))
@@ -100,7 +146,7 @@ def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
     return math.nan
 
 
-def level_law(cells: Sequence[MapCell], level: float) -> PowerLaw | None:
+def level_law(cells: Sequence[MapCell], level: float) -> LevelLaw | None:
     """The rate at which the kernel gap reaches a level, as a power of the size, from all settled cells close to it.
 
     Within a factor `BAND` of the level, log(gap/level) = a + b log rate + c log size is fitted by least squares, so the
@@ -115,15 +161,26 @@ def level_law(cells: Sequence[MapCell], level: float) -> PowerLaw | None:
     n = len(near)
     if n < 4 or np.linalg.matrix_rank(X) < 3:
         return None
-    a, b, c = np.linalg.lstsq(X, y, rcond=None)[0]
+    beta = np.linalg.lstsq(X, y, rcond=None)[0]
+    a, b, c = map(float, beta)
     if b <= 0:
         return None
-    variance = float(((y - X @ [a, b, c]) ** 2).sum()) / (n - 3)
+    V = float(((y - X @ beta) ** 2).sum()) / (n - 3) * np.linalg.inv(X.T @ X)
     slope = np.array([0.0, c / b**2, -1 / b])  # of −c/b in (a, b, c)
-    error = math.sqrt(variance * float(slope @ np.linalg.inv(X.T @ X) @ slope))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 3)) * error
-    exponent = float(-c / b)
-    return PowerLaw(exponent, math.exp(-a / b), exponent - half, exponent + half, CONFIDENCE, n)
+    n_sizes = len({cell.size for cell in near})
+    half = _quantile(n_sizes) * math.sqrt(float(slope @ V @ slope))
+    exponent, prefactor = -c / b, _exp(-a / b)
+    covariance = tuple(tuple(row) for row in V.tolist())
+    return LevelLaw(exponent, prefactor, exponent - half, exponent + half, CONFIDENCE, n_sizes, (a, b, c), covariance)
+
+
+def _quantile(n_sizes: int) -> float:
+    """Student's t of a line through so many sizes; infinite for two."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, n_sizes - 2)) if n_sizes > 2 else math.inf
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 709 else math.inf  # beyond the range of floats
 
 
 def divergence(row: Sequence[MapCell], max_steps: int) -> float:

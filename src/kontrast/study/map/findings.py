@@ -184,6 +184,8 @@ def _verdict(
     spec: StudySpec, setting: MapCell, borders: Sequence[Border], best: str | None, cells: Sequence[MapCell] = ()
 ) -> str:
     where = f"{loss_of(spec, setting.loss).words} at {setting.size_words} and rate {setting.rate:g}"
+    where += f", after {setting.steps} steps" if setting.width is not None else ""
+    where += _asked_for(spec, setting)
     told = {
         Regime.LEARNING: "training learns features",
         Regime.KERNEL: "the network is a kernel machine",
@@ -200,7 +202,7 @@ def _verdict(
             f"kernel twin, {gains['closed form'].in_points()} against {best}, the best closed form at the same width"
         )
     elif not setting.gains:
-        parts.append("without labels no gain can be told")
+        parts.append("without labels to probe no gain can be told")
     if setting.regime is Regime.LEARNING:
         parts += _where_a_kernel_would_do(setting, borders)
     elif setting.regime is Regime.KERNEL:
@@ -210,36 +212,52 @@ def _verdict(
 
 def _undertrained(setting: MapCell, cells: Sequence[MapCell]) -> str:
     if setting.settled:
-        return f"after {setting.steps} steps the linear probe has not moved from its start"
+        return "the linear probe has not moved from its start"
     faster = [
         cell.rate
         for cell in cells
         if (cell.loss, cell.size) == (setting.loss, setting.size) and cell.rate > setting.rate and cell.settled
     ]
     advice = f"at rate {min(faster):g} it settles" if faster else "raise max_steps"
-    return f"after {setting.steps} steps the loss still falls; {advice}"
+    return f"the loss still falls; {advice}"
+
+
+def _asked_for(spec: StudySpec, setting: MapCell) -> str:
+    """The setting that was asked for, where the verdict is about the cell nearest to it."""
+    if spec.setting is None or np.allclose(spec.setting, (setting.size, setting.rate), rtol=1e-6):
+        return ""
+    size, rate = spec.setting
+    return f" (the cell nearest to {'width' if spec.has_width else 'steps'} {size:g} and rate {rate:g})"
 
 
 def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> list[str]:
     border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
     if border is None:
         return []
-    below, above = border.at(setting.size), border.size_at(setting.rate)
-    places = [f"below rate {_digit(below)}"] if math.isfinite(below) and below < setting.rate else []
-    if setting.width is not None and setting.width < above < BEYOND:
-        places.insert(0, f"above width {_digit(above)}")
+    width, rate, places = border.size_at(setting.rate), border.rate_at(setting.size), []
+    if setting.width is not None and setting.width < width.mean and width.high < BEYOND:
+        places.append(f"from {_between('width', max(width.low, setting.width), width.high)} on")
+    if rate.mean < setting.rate and rate.low > 0:
+        places.append(f"below {_between('rate', rate.low, min(rate.high, setting.rate))}")
     return [f"{', or '.join(places)}, a kernel machine would do the same"] if places else []
 
 
 def _where_it_learns(setting: MapCell, borders: Sequence[Border]) -> list[str]:
     border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
-    if border is None or not border.at(setting.size) > setting.rate:
+    rate = border.rate_at(setting.size) if border is not None else None
+    if rate is None or not rate.mean > setting.rate or math.isinf(rate.high):
         return []
-    return [f"above rate {_digit(border.at(setting.size))} its features move"]
+    return [f"above {_between('rate', max(rate.low, setting.rate), rate.high)} its features move"]
+
+
+def _between(word: str, low: float, high: float) -> str:
+    """A place on a border with its interval, in as many digits as an extrapolation gives."""
+    first, last = (_digit(value) for value in (low, high))
+    return f"{word} {first}" if first == last else f"a {word} between {first} and {last}"
 
 
 def _digit(value: float) -> str:
-    """A number that an extrapolation gives, in one digit, or two below 10."""
+    """One digit, or two below 10."""
     return f"{float(f'{value:.2g}'):g}" if value < 10 else f"{float(f'{value:.1g}'):,.0f}"
 
 

@@ -22,6 +22,7 @@ from kontrast.runs import generator_for
 from kontrast.study.map.split import Samples
 from kontrast.study.spec import StudySpec
 
+MIXED = 1e-3  # of the largest output: more than rounding, by which the output of a sample alone may differ
 Build = Callable[..., nn.Module]
 IN_PYTHON = "<function>"  # the spec's `model` for a function that was passed in Python
 
@@ -69,7 +70,7 @@ def _module_of(path: Path) -> Any:
     sys.modules[name] = module  # dataclasses and pickles inside the file look it up
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be imported: {_told(error)}; mend the file") from error
     return module
 
@@ -97,7 +98,7 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """What went wrong in a user's own code, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
@@ -157,7 +158,7 @@ def build_network(build: Build, width: int, generator: torch.Generator, sample: 
                 isinstance(p, UninitializedParameter) for p in module.parameters()
             ):
                 module.float()(sample)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"the model's builder failed at width {width}: {_told(error)}; mend it") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"the model's builder must return an nn.Module, got {type(module).__name__}")
@@ -185,11 +186,13 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
 
 
 def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
-    function, parameters = pure_function(module), parameters_of(module)
+    """The dimension of the outputs of two samples; refuses a network that cannot be trained or measured."""
+    function = pure_function(module)
+    parameters = {name: p.detach().requires_grad_() for name, p in parameters_of(module).items()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs, again = function(parameters, x), function(parameters, x)
-    except Exception as error:
+        with torch.random.fork_rng(devices=[]):
+            outputs, again, alone = function(parameters, x), function(parameters, x), function(parameters, x[:1])
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the model fails on samples of shape {tuple(x.shape)} at width {width}: {_told(error)}; mend it"
         ) from error
@@ -201,5 +204,15 @@ def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
     if not torch.equal(outputs, again):
         raise InputError(
             "the model's outputs change from call to call; take out what is random, or call module.eval() first"
+        )
+    if not outputs.requires_grad:
+        raise InputError(
+            "the model's outputs do not depend on its parameters, so nothing can be trained; take out detach() or "
+            "no_grad()"
+        )
+    if not torch.allclose(alone, outputs[:1], rtol=MIXED, atol=MIXED * float(outputs.detach().abs().max())):
+        raise InputError(
+            "the model's output for a sample depends on the other samples of its batch; use layers that see one sample "
+            "at a time, such as GroupNorm in place of BatchNorm"
         )
     return int(outputs.shape[1])
