@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
+from scipy import stats
 
 from kontrast.dynamics import Ending
 from kontrast.study import Thresholds
@@ -188,6 +189,25 @@ def test_the_law_of_a_level_is_that_of_the_gap_around_it(b, c, seed):
     # Cells that have not settled, and those far from the level, have no say.
     others = [*drawn(1.0, endings=(Ending.STEP_LIMIT,) * 3), cell(width=64, rate=1.0, gap=0.9), cell(gap=0.01)]
     assert level_law([*drawn(0.0), *others], 0.15) == exact_law
+
+
+def test_the_interval_of_a_level_is_the_delta_method_where_the_estimates_depend_on_each_other():
+    """Cells along the border alone, so that b and c are tied; the derivatives of −c/b in every gap by differences."""
+    b, c, n, step = 0.5, -0.3, 20, 1e-5
+    sizes = np.repeat((32.0, 64.0, 128.0, 256.0, 512.0), 4)
+    rates = np.tile((0.4, 0.7, 1.0, 1.6), 5) * (sizes / 128) ** (-c / b)
+    X = np.stack([np.ones(n), np.log(rates), np.log(sizes)], axis=1)
+    y = X @ [-c * math.log(128), b, c] + 0.05 * np.random.default_rng(0).normal(size=n)
+
+    def law(y):
+        places = zip(sizes, rates, y, strict=True)
+        return level_law([cell(width=int(w), rate=r, gap=0.15 * math.exp(v)) for w, r, v in places], 0.15)
+
+    derivatives = [(law(y + e).exponent - law(y - e).exponent) / (2 * step) for e in step * np.eye(n)]
+    _, [squares], *_ = np.linalg.lstsq(X, y, rcond=None)
+    half = stats.t.ppf(0.975, n - 3) * math.sqrt(squares / (n - 3) * np.square(derivatives).sum())
+    found = law(y)
+    assert (found.low, found.high) == pytest.approx((found.exponent - half, found.exponent + half), rel=1e-6)
 
 
 def test_a_level_needs_four_cells_at_two_widths_and_rates_and_a_gap_that_grows():
