@@ -250,7 +250,7 @@ class _Watch:
     ) -> None:
         self.stack, self.loss, self.test = stack, loss, test
         self.unit_length, self.bounded, self.share, self.checkpoints = unit_length, bounded, share, checkpoints
-        self.first_sizes, self.passed = torch.empty(0), torch.empty(0)  # (S, R), filled at the first checkpoint
+        self.first_sizes, self.passed = torch.empty(0), torch.empty(0)  # (S, 1), (S, R), from the first checkpoint
 
     def look(self, step: int, runs: _Stepping, batch_losses: Tensor) -> _Seen:
         x, labels = self.test
@@ -260,11 +260,12 @@ class _Watch:
             losses, twin_losses = (losses_of(self.loss, part, labels) for part in (outputs, twin))
             sizes = outputs.square().sum((2, 3)).sqrt()
         if step == 0:
-            self.first_sizes, self.passed = sizes, torch.zeros_like(losses, dtype=torch.bool)
+            # All runs of a start begin at the same outputs.
+            self.first_sizes, self.passed = sizes[:, :1], torch.zeros_like(losses, dtype=torch.bool)
         place, columns = self.checkpoints.index(step), runs.columns
         diverged = ~torch.isfinite(losses) | ~torch.isfinite(sizes)
         if not self.bounded:
-            diverged |= sizes > RUNAWAY * self.first_sizes[:, columns]
+            diverged |= sizes > RUNAWAY * self.first_sizes
         still_falling = _still_falling(batch_losses[:step, :, columns])
         may_rest = self.share > 0 and LEAST_SHARE * step >= self.checkpoints[-1]
         passes = (still_falling < self.share) & ~diverged & may_rest

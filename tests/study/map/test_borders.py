@@ -213,9 +213,26 @@ def test_a_place_on_a_border_has_fiellers_interval():
 def test_fiellers_interval_holds_the_width_of_the_border_in_most_draws():
     truth = (2.0 / 0.05) ** 2  # rate 0.05·width^0.5
     found = [level_law(panel(0.5, 0.1, seed=seed), 0.15).size_at(2.0) for seed in range(40)]
-    assert (
-        sum(it.low <= truth <= it.high for it in found) >= 33
-    )  # of 40 intervals of 95 %; fewer by chance once in 3,000
+    assert sum(it.low <= truth <= it.high for it in found) >= 33  # of 40, at 95 %: fewer once in 1,400
+
+
+def test_the_interval_of_a_level_is_the_delta_method_where_the_estimates_depend_on_each_other():
+    """Cells along the border alone, so that b and c are tied; the derivatives of −c/b in every gap by differences."""
+    b, c, n, step = 0.5, -0.3, 20, 1e-5
+    sizes = np.repeat((32.0, 64.0, 128.0, 256.0, 512.0), 4)
+    rates = np.tile((0.4, 0.7, 1.0, 1.6), 5) * (sizes / 128) ** (-c / b)
+    X = np.stack([np.ones(n), np.log(rates), np.log(sizes)], axis=1)
+    y = X @ [-c * math.log(128), b, c] + 0.05 * np.random.default_rng(0).normal(size=n)
+
+    def law(y):
+        places = zip(sizes, rates, y, strict=True)
+        return level_law([cell(width=int(w), rate=r, gap=0.15 * math.exp(v)) for w, r, v in places], 0.15)
+
+    derivatives = [(law(y + e).exponent - law(y - e).exponent) / (2 * step) for e in step * np.eye(n)]
+    _, [squares], *_ = np.linalg.lstsq(X, y, rcond=None)
+    half = stats.t.ppf(0.975, 5 - 2) * math.sqrt(squares / (n - 3) * np.square(derivatives).sum())
+    found = law(y)
+    assert (found.low, found.high) == pytest.approx((found.exponent - half, found.exponent + half), rel=1e-6)
 
 
 def test_a_level_needs_four_cells_at_two_widths_and_rates_and_a_gap_that_grows():

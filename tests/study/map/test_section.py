@@ -22,10 +22,12 @@ from kontrast.study import StudySpec, prepare
 from kontrast.study.draws import load_samples
 from kontrast.study.map import BASELINES, QUANTITIES, measure
 from kontrast.study.map import baselines as baselines_module
+from kontrast.study.map import section as section_module
 from kontrast.study.map.measures import Probes
 from kontrast.study.map.networks import draw_network
 from kontrast.study.map.section import ENDINGS
 from kontrast.study.map.split import MOST, Samples, split_for
+from kontrast.study.probes import input_embeddings
 from tests.cases import randn
 
 TINY = StudySpec(
@@ -73,6 +75,7 @@ def test_a_split_is_disjoint_and_keeps_the_shares_of_the_classes(seed: int) -> N
     assert (counts - shares).abs().max() < 1  # off by less than one sample
     fewer = split_for(dataclasses.replace(TINY, map_samples=50), DIGITS, seed)
     assert torch.equal(fewer.contrasted, split.contrasted[:50])
+    assert torch.equal(fewer.taught, fewer.contrasted)  # nor from any that the map leaves out
     assert torch.equal(fewer.test, split.test)
     assert not torch.equal(split_for(spec, DIGITS, seed + 1).test, split.test)
 
@@ -82,7 +85,7 @@ def test_large_data_hold_out_no_more_than_they_need() -> None:
     split = split_for(TINY, data, 0)
     assert (len(split.test), len(split.validation)) == (MOST["test"], MOST["validation"])
     whole = split_for(dataclasses.replace(TINY, map_samples=None), data, 0)
-    assert len(whole.taught) == MOST["taught"]
+    assert torch.equal(whole.taught, whole.contrasted[: MOST["taught"]])
 
 
 def test_probes_are_taught_chosen_and_tested_on_their_own_samples() -> None:
@@ -108,7 +111,7 @@ def test_labels_of_test_samples_change_test_scores_alone() -> None:
 
 
 def test_in_units_of_the_critical_rate_mup_is_ntk_under_a_loss_of_cosines_and_not_under_another() -> None:
-    """f of "mup" is that of "ntk" over √width: cosines do not see it, and the unit of rates takes it out of the steps."""
+    """f of "mup" is that of "ntk" over √width: cosines do not see that, and the unit of rates takes it from the steps."""
     for loss, same in (("nt_xent", True), ("vicreg", False)):
         ntk, mup = (
             measured(losses=(loss,), rates=(0.3, 3.0), parametrization=name, full_batch=False).map_gap.values
@@ -143,7 +146,35 @@ def test_a_closed_form_with_more_dimensions_than_features_is_left_out() -> None:
     assert np.isfinite(scores.sel(baseline=["start", "pca", "raw", "chance"])).all()
 
 
+def test_closed_forms_see_contrasted_samples_alone() -> None:
+    """Whatever the other samples are, the scores stay; PCA of the input is the one fitted by hand."""
+    spec = prepared()
+    samples, split = Samples.of(spec, DIGITS), split_for(spec, DIGITS, 0)
+    start = section_module._Start.draw(spec, DIGITS, samples, 8, 0)
+    x = randn(*samples.x.shape, seed=1, dtype=torch.float32)
+    x[split.contrasted] = samples.x[split.contrasted]
+    right, other = (
+        baselines_module.scores(spec, part, split.contrasted, start.ground, 0)
+        for part in (samples, dataclasses.replace(samples, x=x))
+    )
+    assert other == right
+    by_hand = input_embeddings(samples.x[split.contrasted].flatten(1), spec.d_out)["pixel-pca"]
+    assert right["pca"] == Probes.of(samples, split).scores(lambda rows: by_hand(rows.flatten(1)))
+
+
 # Measures
+
+
+@pytest.mark.parametrize("loss", ["nt_xent", "supcon"])
+def test_the_watched_loss_is_that_of_validation_samples(loss: str) -> None:
+    spec = prepared(losses=(loss,))
+    samples, rows = Samples.of(spec, DIGITS), split_for(spec, DIGITS, 0).validation[: section_module.WATCHED]
+    with torch.no_grad():
+        first, second = draw_network(spec, DIGITS, 8, 0)(samples.views(rows, generator_for(0, 0, 6))).chunk(2)
+    assert DIGITS.y is not None
+    expected = view_loss_from(loss)(first, second, DIGITS.y[rows])
+    watched = measured(losses=(loss,), rates=(0.01,)).map_loss.isel(panel=0, rate=0)
+    assert float(watched[0]) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_map_is_the_same_bit_for_bit() -> None:

@@ -101,7 +101,7 @@ def figure_3(setting: Setting) -> Evidence:
             for name, law in laws.items()
         ),
         *(
-            corrected(f"exponent_{name}", laws[name], f"the change falls faster ({name})", low=-1, high=-0.6)
+            corrected(f"exponent_{name}", laws[name], f"the change falls faster ({name})", low=-0.95, high=-0.6)
             for name in ("relu_linear", "relu_softmax")
         ),
         corrected(
@@ -113,7 +113,7 @@ def figure_3(setting: Setting) -> Evidence:
             high=-0.85,
         ),
         *_shift_findings(tanh),
-        corrected("exponent_weights_moved", moved, "the weights move equally far at every width", low=-0.15, high=0.15),
+        corrected("exponent_weights_moved", moved, "the weights move equally far at every width", low=-0.1, high=0.1),
         *shown(
             shift_few_steps=float(few_steps["shift"].mean("seed").max()),
             shift_tanh_linear=points[TIMES.index(100)].shift,
