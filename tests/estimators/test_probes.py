@@ -96,6 +96,11 @@ def test_an_embedding_that_is_not_finite_has_no_accuracy() -> None:
         assert math.isnan(knn_probe(x, y, broken, y))
 
 
+def test_a_network_that_is_dead_at_the_samples_it_learns_from_guesses() -> None:
+    labels = torch.arange(40) % 2
+    assert linear_probe(torch.zeros(40, 3), labels, randn(40, 3, seed=1), labels) == 0.5
+
+
 def test_bad_input() -> None:
     x, y = blobs(9, apart=1)
     with pytest.raises(

@@ -127,6 +127,7 @@ def test_every_seed_learns_from_the_same_labels() -> None:
     [
         (None, 5, "has no labels"),
         (torch.zeros(20, dtype=torch.int64), 5, "has labels of one class only"),
+        (torch.arange(20) % 11, 5, "has 11 classes in 20 samples, too many to learn"),
         (torch.arange(20) % 2, 11, "has 20 samples, 10 to train and to test on"),
         (torch.tensor([0] * 99 + [1]), 5, "has too few samples of a second class"),
         (torch.arange(20) % 2, 10, ""),

@@ -111,7 +111,7 @@ def test_labels_of_test_samples_change_test_scores_alone() -> None:
 
 
 def test_in_units_of_the_critical_rate_mup_is_ntk_under_a_loss_of_cosines_and_not_under_another() -> None:
-    """f of "mup" is that of "ntk" over √width: cosines do not see that, and the unit of rates takes it from the steps."""
+    """f of "mup" is that of "ntk" over √width: cosines do not see that, and the unit of rates takes it out."""
     for loss, same in (("nt_xent", True), ("vicreg", False)):
         ntk, mup = (
             measured(losses=(loss,), rates=(0.3, 3.0), parametrization=name, full_batch=False).map_gap.values
