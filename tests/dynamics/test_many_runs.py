@@ -331,6 +331,43 @@ def test_a_run_that_ended_keeps_its_parameters_while_its_column_goes_on():
         torch.testing.assert_close(one.losses[:, 0], both.losses[:, s], equal_nan=True, rtol=1e-12, atol=0)
 
 
+def test_runs_rest_as_they_do_alone_after_another_has_left():
+    x = torch.ones(1, 2, 1, dtype=torch.float64)
+
+    def run(*rates):
+        return train_many(
+            stack_of([Scaled()]),
+            lambda outputs, labels: (outputs - 2).square().mean(),
+            itertools.repeat((x, None)),
+            (x, None),
+            learning_rates=torch.tensor([rates], dtype=torch.float64),
+            optimizer=optimizer_from("sgd"),
+            max_steps=32,
+            rest_share=0.1,
+        )
+
+    together = run(1e200, 0.4, 0.1)
+    assert together.endings[0][0] is Ending.DIVERGED
+    assert together.stopped_at[0, 1:].tolist() == [int(run(rate).stopped_at) for rate in (0.4, 0.1)]
+    assert together.stopped_at[0, 0] < together.stopped_at[0, 1] < together.stopped_at[0, 2] < 32
+
+
+def test_outputs_run_away_from_those_of_their_own_start():
+    """Large outputs that stay where they began have not diverged, whatever the size of the other start's."""
+    x = torch.ones(2, 2, 1, dtype=torch.float64)
+    runs = train_many(
+        stack_of([Scaled(), Scaled(10 * RUNAWAY)]),
+        lambda outputs, labels: outputs.mean(),
+        itertools.repeat((x, None)),
+        (x, None),
+        learning_rates=torch.tensor([[1e200, 1e-9]] * 2, dtype=torch.float64),
+        optimizer=optimizer_from("sgd"),
+        max_steps=8,
+        bounded=False,
+    )
+    assert [[ending is Ending.DIVERGED for ending in row] for row in runs.endings] == [[True, False]] * 2
+
+
 # The pieces
 
 
