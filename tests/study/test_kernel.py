@@ -12,6 +12,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
+from kontrast.dynamics import SETTLED_SHARE
 from kontrast.study import KernelVerdict, StudySpec, Thresholds, find, kernel
 
 # Neither a PCA view nor probes: `test_pca` and `test_probes` judge those.
@@ -39,7 +40,7 @@ def study(
     spec: StudySpec = SPEC,
     noise: float = 0.02,
 ) -> xr.Dataset:
-    """A made-up study whose drift and gap follow given power laws in the width."""
+    """A made-up study whose drift and gap follow given power laws in the width, and whose loss has settled."""
     rng = np.random.default_rng(0)
     steps, widths = np.array(spec.record_steps), np.array(spec.widths, dtype=float)
     shape = (1, len(widths), spec.n_seeds, len(steps))
@@ -52,6 +53,7 @@ def study(
     made = {name: np.full(shape, 1.0) * growth for name in (quantity.name for quantity in kernel.QUANTITIES)}
     made |= {"ntk_drift_max": law(10, drift), "ntk_drift_fro": law(0.1, drift), "kernel_gap": law(gap_at_64, gap)}
     made |= {"output_move": law(move, 0), "parameter_move": law(3, 0)}
+    made["loss"] = np.exp(-8 * steps / steps[-1]) * np.ones(shape)
     diverged, stopped = np.zeros(shape[:3], dtype=np.int32), np.full(shape[:3], spec.n_steps, dtype=np.int32)
     for (i, j), step in (diverged_at or {}).items():
         diverged[0, i, j], stopped[0, i, j] = 1, step
@@ -204,6 +206,76 @@ def test_a_kernel_prediction_that_overflows_is_told() -> None:
     found = find(result).similarities[0]
     assert found.verdict is KernelVerdict.DIVERGES
     assert "lower the learning rate" in found.sentence
+
+
+# Undertrained
+
+
+def falling(result: xr.Dataset, share: float = 0.5) -> xr.Dataset:
+    """The same study with a loss that falls in a line to the step nearest to half of the last, then adds `share`."""
+    steps = result.step.values
+    last = steps[-1]
+    half = steps[np.abs(steps - last / 2).argmin()]
+    heights = np.interp(steps, [steps[0], half, last], [1, share, 0])
+    return result.assign(loss=result.loss * 0 + xr.DataArray(heights, dims="step", coords={"step": steps}))
+
+
+@settings(max_examples=12)
+@given(share=floats(-0.5, 1).filter(lambda share: abs(share - SETTLED_SHARE) > 1e-6))
+def test_undertrained_is_where_the_last_half_adds_much_of_the_fall(share: float) -> None:
+    found = find(falling(study(), share)).similarities[0]
+    assert found.still_falling == pytest.approx(share)
+    assert (found.verdict is KernelVerdict.UNDERTRAINED) == (share > SETTLED_SHARE)
+
+
+@pytest.mark.parametrize(
+    "verdict, made",
+    [
+        (KernelVerdict.STILL, {"move": 0.01, "gap_at_64": 0.001}),
+        (KernelVerdict.KERNEL, {"gap_at_64": 0.1}),
+        (KernelVerdict.KERNEL_WHEN_WIDER, {"gap_at_64": 2.0}),
+        (KernelVerdict.LEARNS, {"gap_at_64": 0.5, "gap": 0.0}),
+        (KernelVerdict.UNDECIDED, {"gap_at_64": 0.9, "gap": -0.2, "noise": 1.0}),
+    ],
+)
+def test_an_undertrained_run_has_no_other_verdict_and_keeps_what_was_measured(
+    verdict: KernelVerdict, made: dict[str, float]
+) -> None:
+    settled, found = one(**made), find(falling(study(**made))).similarities[0]
+    assert settled.verdict is verdict
+    assert found.verdict is KernelVerdict.UNDERTRAINED
+    assert "the last half of the steps added more than 0.125 of its whole fall" in found.reason
+    measured = settled.sentence.removesuffix(": training learns what no fixed kernel does")
+    so_far = (
+        "this is so at step 100, where the loss still falls: the last half of the steps added 50.0% of its whole fall"
+    )
+    assert found.sentence == f"{measured}; {so_far}"
+    assert (found.means["kernel_gap"], found.exponents) == (settled.means["kernel_gap"], settled.exponents)
+
+
+def test_a_diverged_run_is_not_undertrained() -> None:
+    found = find(falling(study(diverged_at={(0, 0): 50}))).similarities[0]
+    assert found.verdict is KernelVerdict.DIVERGES
+
+
+def test_the_widest_networks_loss_decides() -> None:
+    result = study()
+    for width, verdict in ((64, KernelVerdict.KERNEL), (512, KernelVerdict.UNDERTRAINED)):
+        loss = result.loss.where(result.width != width, falling(result).loss)
+        assert find(result.assign(loss=loss)).similarities[0].verdict is verdict
+
+
+def test_one_step_is_no_fall_yet() -> None:
+    found = one(spec=dataclasses.replace(SPEC, n_steps=1))
+    assert found.still_falling == 1
+    assert found.verdict is KernelVerdict.UNDERTRAINED
+
+
+def test_a_loss_that_never_moved_does_not_fall() -> None:
+    result = study()
+    found = find(result.assign(loss=result.loss * 0 + 0.7)).similarities[0]
+    assert found.still_falling == 0
+    assert found.verdict is KernelVerdict.KERNEL
 
 
 @pytest.mark.parametrize("widths", [(64,), (64, 128)])

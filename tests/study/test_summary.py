@@ -40,6 +40,17 @@ def test_the_verdict_has_a_phrase_for_every_run_and_what_training_buys() -> None
     assert alike.verdict == "cosine and dot: a kernel machine; no downstream probes, the data has no labels"
 
 
+def test_no_phrase_calls_a_run_a_kernel_machine_whose_loss_still_falls() -> None:
+    found = find(studies.still_falling(studies.study()))
+    assert found.verdict.startswith(
+        "cosine: undertrained: the loss still falls; dot: training diverges, and no kernel describes where it goes; "
+    )
+    assert "a kernel machine predicts this model within" in found.similarities[0].sentence
+    back = json.loads(json.dumps(found.as_dict(), allow_nan=False))["similarities"]["cosine"]
+    assert back["verdict"] == "undertrained"
+    assert back["still_falling"] == pytest.approx(0.5, abs=0.05)
+
+
 def test_every_rule_has_its_verdict_and_its_thresholds() -> None:
     """No verdict without a rule, and no threshold that a reader would have to look up."""
     thresholds = Thresholds(tolerance=0.06, pca_tolerance=0.2)

@@ -14,6 +14,7 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.dynamics import (
+    SETTLED_SHARE,
     Snapshot,
     Status,
     contrastive_problem,
@@ -26,7 +27,7 @@ from kontrast.linalg import LogLaw, effective_rank, fit_log_law, relative_spread
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP, Linearized, Parameters, parameters_of, pure_function
 from kontrast.study.cell import Cell
-from kontrast.study.over_seeds import about_width, over_widths, trend, whole_steps
+from kontrast.study.over_seeds import about_width, over_widths, seed_means, trend, whole_steps
 from kontrast.study.quantities import (
     Drawing,
     Finished,
@@ -236,6 +237,7 @@ class KernelVerdict(Enum):
     LEARNS = "learning: no fixed kernel describes what training does"
     UNDECIDED = "not a kernel machine at these widths, and too few widths to say more"
     DIVERGES = "training diverges, and no kernel describes where it goes"
+    UNDERTRAINED = "undertrained: the loss still falls"
     STILL = "training has barely moved the network, too little to judge"
 
 
@@ -248,6 +250,7 @@ class SimilarityFindings(WidthFindings[KernelVerdict]):
     """
 
     similarity: str
+    still_falling: float  # share of the loss's fall up to `step` that the last half of the steps added; widest network
     running_away: tuple[int, ...]  # seeds, per width, that ended finite but over `RUNAWAY` times their start
     kernel_diverged: tuple[int, ...]  # in how many seeds the fixed kernel's own prediction overflowed, per width
     diverged_at: tuple[float, ...]  # mean step of divergence, per width; NaN where none did
@@ -273,6 +276,7 @@ def _judge(result: xr.Dataset, dtype: str, thresholds: Thresholds) -> Similarity
         similarity=str(result.similarity.values),
         learning_rate=float(result.learning_rate.values.flat[0]),
         verdict=KernelVerdict.UNDECIDED,
+        still_falling=_still_falling(result, shared["step"]),
         running_away=tuple(int(row.sum()) for row in moves[-1] > RUNAWAY),
         kernel_diverged=tuple(int(row.sum()) for row in result.kernel_diverged.values),
         diverged_at=diverged_at,
@@ -282,6 +286,19 @@ def _judge(result: xr.Dataset, dtype: str, thresholds: Thresholds) -> Similarity
     if sum(found.kernel_diverged) and found.step is not None:
         remark = f" (judged at step {found.step}: the fixed kernel's own prediction overflows later)"
     return found.decided(RULES, thresholds, found.similarity, remark)
+
+
+def _still_falling(result: xr.Dataset, at: int | None) -> float:
+    """The share of the loss's fall that the last half of the steps up to `at` added: means over the seeds, widest net.
+
+    The fall begins at the first recorded step; the last half begins at the one nearest to half of `at`.
+    """
+    steps = result.step.values
+    if at is None or at == steps[0]:
+        return 1.0  # one number is no fall yet
+    half = int(steps[np.abs(steps - at / 2).argmin()])
+    first, middle, last = (seed_means(result.loss.sel(step=step))[-1] for step in (int(steps[0]), half, at))
+    return (middle - last) / max(abs(first - last), np.finfo(np.float64).tiny)
 
 
 def _says_diverges(found: SimilarityFindings, thresholds: Thresholds) -> str:
@@ -307,11 +324,26 @@ def _says_when_wider(found: SimilarityFindings, thresholds: Thresholds) -> str:
     )
 
 
+def _says_undertrained(found: SimilarityFindings, thresholds: Thresholds) -> str:
+    """What is measured at the last step is true of that step; where training ends is not said."""
+    rule = next(it for it in RULES if it.verdict in SETTLED and it.holds(found, thresholds))
+    measured = _flat(found) if rule.verdict is KernelVerdict.LEARNS else rule.sentence(found, thresholds)
+    return (
+        f"{measured}; this is so at step {found.step}, where the loss still falls: the last half of the steps added "
+        f"{found.still_falling:.1%} of its whole fall"
+    )
+
+
 def _missed(found: SimilarityFindings) -> str:
     gap = found.widest("kernel_gap")
     return f"{_drift(found)}at width {found.widths[-1]} a fixed kernel misses this model by {gap:.1%}"
 
 
+def _flat(found: SimilarityFindings) -> str:
+    return f"{_missed(found)}, and the gap does not fall with width"
+
+
+SETTLED = set(KernelVerdict) - {KernelVerdict.DIVERGES, KernelVerdict.UNDERTRAINED}  # said of runs that have settled
 RULES = (
     Rule(
         KernelVerdict.DIVERGES,
@@ -319,6 +351,13 @@ RULES = (
         "prediction overflowed at once",
         lambda found, _: bool(sum(found.diverged) or sum(found.running_away)) or not found.means,
         _says_diverges,
+    ),
+    Rule(
+        KernelVerdict.UNDERTRAINED,
+        "at the widest network the loss still falls: the last half of the steps added more than "
+        f"{SETTLED_SHARE:g} of its whole fall",
+        lambda found, _: not found.still_falling < SETTLED_SHARE,
+        _says_undertrained,
     ),
     Rule(
         KernelVerdict.STILL,
@@ -345,9 +384,7 @@ RULES = (
         KernelVerdict.LEARNS,
         f"the kernel gap does not fall with width: the 95 % interval of its exponent lies above {FLAT:g}",
         lambda found, _: (law := found.exponents.get("kernel_gap")) is not None and law.low > FLAT,
-        lambda found, _: (
-            f"{_missed(found)}, and the gap does not fall with width: training learns what no fixed kernel does"
-        ),
+        lambda found, _: f"{_flat(found)}: training learns what no fixed kernel does",
     ),
     Rule(
         KernelVerdict.UNDECIDED,

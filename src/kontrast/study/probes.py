@@ -36,7 +36,9 @@ EMBEDDINGS = {
     "chance": "always the most frequent class",
 }
 DIMENSION = "its dimension; 0 where it has none, or its run diverged"
-CLOSED_FORM = ("pca", "random", "pixels", "pixel-pca", "chance")  # nothing of these descends a gradient
+TRAINED = ("trained", *SIMILARITIES)  # by gradient descent; "iterative" takes PCA in turns with five steps
+CLOSED_FORM = ("pca", "random", "pixel-pca")  # in an embedding's own dimension; nothing of these descends a gradient
+RAW = "pixels"  # in all its dimensions
 OF_THE_INPUT = ("pixels", "pixel-pca", "chance")  # the same at every width
 
 
@@ -154,7 +156,7 @@ def _accuracies(cell: Cell, labels: Tensor, n: int) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class Gain:
-    """The best trained embedding against the best closed form at the widest network, seed by seed.
+    """The best trained embedding against the best closed form of its dimension at the widest network, seed by seed.
 
     `error` is the standard error of `mean` over the seeds, infinite for one seed; `buys` is the verdict.
     """
@@ -189,6 +191,7 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> ProbeF
         return None
     accuracy = result.probe_accuracy
     names = tuple(str(name) for name in accuracy.embedding.values)
+    dimensions = largest_sizes(result, "probe_dimension", names, "embedding")
     return ProbeFindings(
         embeddings=names,
         widths=tuple(int(width) for width in result.width),
@@ -197,8 +200,8 @@ def judge(result: xr.Dataset, spec: StudySpec, thresholds: Thresholds) -> ProbeF
         overlap=int(result.probe_overlap.max()),
         means={name: seed_means(accuracy.sel(embedding=name)) for name in names},
         deviations={name: seed_deviations(accuracy.sel(embedding=name)) for name in names},
-        dimensions=largest_sizes(result, "probe_dimension", names, "embedding"),
-        gain=_gain(accuracy.isel(width=-1), thresholds.probe_margin),
+        dimensions=dimensions,
+        gain=_gain(accuracy.isel(width=-1), dimensions, thresholds.probe_margin),
         rule=_rule(names, thresholds.probe_margin),
     )
 
@@ -221,31 +224,37 @@ def without_probes(result: xr.Dataset) -> str:
 
 
 def _rule(names: tuple[str, ...], margin: float) -> str:
-    closed = ", ".join(name for name in CLOSED_FORM if name in names)
+    trained, closed = (", ".join(name for name in part if name in names) for part in (TRAINED, CLOSED_FORM))
     return (
-        "training buys something downstream where, at the widest network, the best trained embedding beats the best of "
-        f"{closed} by more than a probe margin of {margin} of accuracy, and by more than the standard error of that "
-        "difference over the seeds"
+        "training buys something downstream where, at the widest network, the best embedding trained by gradient "
+        f"descent ({trained}) beats the best closed form of at most its dimension ({closed}) by more than a probe "
+        f"margin of {margin} of accuracy, and by more than the standard error of that difference over the seeds; the "
+        "network before training, random, is one of those to beat, the raw input with all its dimensions is not"
     )
 
 
-def _gain(accuracy: xr.DataArray, margin: float) -> Gain | None:
+def _gain(accuracy: xr.DataArray, dimensions: dict[str, int], margin: float) -> Gain | None:
     scores = {str(name): accuracy.sel(embedding=name).values for name in accuracy.embedding.values}  # each (seed,)
     whole = {name: values for name, values in scores.items() if np.isfinite(values).all()}
-    trained = {name: values for name, values in whole.items() if name not in CLOSED_FORM}
-    closed = {name: values for name, values in whole.items() if name in CLOSED_FORM}
-    if not trained:
+    best = _best(whole, TRAINED)
+    if best is None:
         return None
-    best, baseline = (max(part, key=lambda name: float(part[name].mean())) for part in (trained, closed))
-    difference = trained[best] - closed[baseline]
+    # The orthonormal run and its PCA may have another dimension than the others, and older studies stored none.
+    baseline = _best(whole, [it for it in CLOSED_FORM if dimensions.get(it, 0) <= (dimensions[best] or math.inf)])
+    if baseline is None:
+        return None
+    difference = whole[best] - whole[baseline]
     n = len(difference)
     mean = float(difference.mean())
     error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
     buys = mean > margin and mean > error
     against = (
-        f"{best} {float(trained[best].mean()):.1%} against {baseline} {float(closed[baseline].mean()):.1%} "
+        f"{best} {float(whole[best].mean()):.1%} against {baseline} {float(whole[baseline].mean()):.1%} "
         f"at width {int(accuracy.width)}"
     )
+    if RAW in whole:
+        among = f", with all its {dimensions[RAW]} dimensions," if dimensions[RAW] else ""
+        against += f"; the raw input{among} has {float(whole[RAW].mean()):.1%}"
     if buys:
         sentence = f"training buys {mean:.1%} of test accuracy over the best closed form ({against})"
     elif mean > margin:
@@ -254,3 +263,9 @@ def _gain(accuracy: xr.DataArray, margin: float) -> Gain | None:
     else:
         sentence = f"training buys no test accuracy over the best closed form ({against})"
     return Gain(best, baseline, mean, error, buys, sentence)
+
+
+def _best(scores: dict[str, np.ndarray], names: Sequence[str]) -> str | None:
+    """That of `names` with the highest mean; None where there is none of them."""
+    there = [name for name in names if name in scores]
+    return max(there, key=lambda name: float(scores[name].mean()), default=None)

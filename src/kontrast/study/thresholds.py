@@ -18,7 +18,7 @@ class Thresholds:
         gap_tolerance: kernel gap of a mini-batch run below which its linearised twin counts as predicting it. At unit
             length 0.15 is a mean cosine of 0.99.
         pca_tolerance: largest sine at which a subspace counts as that of PCA.
-        probe_margin: accuracy by which training must beat every closed form to count as better.
+        probe_margin: accuracy by which training must beat every closed form of its dimension to count as better.
     """
 
     tolerance: float = 0.05

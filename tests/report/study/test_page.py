@@ -19,7 +19,7 @@ from kontrast.study import Findings, KernelVerdict, PCAVerdict, StudySpec, Thres
 from kontrast.study.quantities import share, short
 from kontrast.study.tables import accuracy, count
 from tests.report.reading import Page
-from tests.report.studies import later_when_wider, study
+from tests.report.studies import later_when_wider, still_falling, study
 
 
 def page_of(result: Any, **options: float) -> tuple[Page, Findings]:
@@ -109,6 +109,7 @@ def test_verdicts_are_the_findings_words() -> None:
 
 VERDICTS = {
     KernelVerdict.DIVERGES: study(similarities=("cosine",), diverging={"cosine": later_when_wider}),
+    KernelVerdict.UNDERTRAINED: still_falling(study(similarities=("cosine",))),
     KernelVerdict.STILL: study(similarities=("cosine",), scale={"output_move": 0.01}),
     KernelVerdict.KERNEL: study(similarities=("cosine",)),
     KernelVerdict.KERNEL_WHEN_WIDER: study(similarities=("cosine",), scale={"kernel_gap": 20}),
@@ -136,6 +137,12 @@ def test_rules_stand_in_the_order_in_which_they_are_asked() -> None:
     both = {
         (KernelVerdict.DIVERGES, KernelVerdict.STILL): study(
             similarities=("cosine",), diverging={"cosine": later_when_wider}, scale={"output_move": 1e-9}
+        ),
+        (KernelVerdict.DIVERGES, KernelVerdict.UNDERTRAINED): still_falling(
+            study(similarities=("cosine",), diverging={"cosine": later_when_wider})
+        ),
+        (KernelVerdict.UNDERTRAINED, KernelVerdict.STILL): still_falling(
+            study(similarities=("cosine",), scale={"output_move": 0.01})
         ),
         (KernelVerdict.STILL, KernelVerdict.KERNEL): study(similarities=("cosine",), scale={"output_move": 0.01}),
         (KernelVerdict.KERNEL, KernelVerdict.KERNEL_WHEN_WIDER): study(similarities=("cosine",)),
