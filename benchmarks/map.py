@@ -17,7 +17,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def seeds(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
 
 
 def borders(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
-    """The border of the kernel regime from every second width, held against the widths between, both ways."""
+    """The borders of kernel and of settling from every second width, held against the widths between, both ways."""
     rows, requirements = [], []
     for data in ("mnist5k", "digits", real("fashion_mnist_subset.npz")):
         found, _, _ = studies.find(
@@ -124,21 +124,26 @@ def borders(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
             full_batch=False,
             n_seeds=8 if data == "digits" else 4,
         )
-        border, widths = found.map.border("nt_xent", "kernel"), sorted({cell.size for cell in cells_of(found)})
-        assert border is not None
-        worst = 1.0
-        for first in (0, 1):
-            half = [cell for cell in cells_of(found) if cell.size in widths[first::2]]
-            law = next(it.law for it in borders_of(half, found.thresholds, found.spec.max_steps) if it.name == "kernel")
-            for size, rate in zip(border.sizes, border.rates, strict=True):
-                if size in widths[first::2]:
-                    continue
-                miss = math.exp(abs(math.log(law(size) / rate)))
-                worst = max(worst, miss)
-                rows.append((Path(data).stem, str(size), f"{rate:.3g}", f"{law(size):.3g}", f"{miss:.2f}"))
-        requirements.append(Requirement(f"{Path(data).stem}: worst factor", worst, FACTOR, at_least=False))
-    print_table("kernel border, from the other half of the widths", ("", "width", "rate", "predicted", "factor"), rows)
+        for name in ("kernel", "settled"):
+            misses = list(missed(found, name))
+            rows += [(Path(data).stem, name, *map(str, place)) for place in misses]
+            worst = max(factor for *_, factor in misses)
+            requirements.append(Requirement(f"{Path(data).stem}, {name}: worst factor", worst, FACTOR, at_least=False))
+    print_table("borders from the other half of the widths", ("", "", "width", "rate", "predicted", "factor"), rows)
     return requirements
+
+
+def missed(found: Findings, name: str) -> Iterator[tuple[int, float, float, float]]:
+    """Every width with its rate on a border, that by the law of the other half of the widths, and the factor between."""
+    border, widths = found.map.border("nt_xent", name), sorted({cell.size for cell in cells_of(found)})
+    assert border is not None
+    for first in (0, 1):
+        half = [cell for cell in cells_of(found) if cell.size in widths[first::2]]
+        law = next(it.law for it in borders_of(half, found.thresholds, found.spec.max_steps) if it.name == name)
+        for size, rate in zip(border.sizes, border.rates, strict=True):
+            if size not in widths[first::2]:
+                factor = math.exp(abs(math.log(law(size) / rate)))
+                yield size, float(f"{rate:.3g}"), float(f"{law(size):.3g}"), float(f"{factor:.3g}")
 
 
 def convnet(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
