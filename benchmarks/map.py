@@ -134,7 +134,7 @@ def borders(studies: Studies, options: argparse.Namespace) -> list[Requirement]:
 
 
 def missed(found: Findings, name: str) -> Iterator[tuple[int, float, float, float]]:
-    """Every width with its rate on a border, that by the law of the other half of the widths, and the factor between."""
+    """Every width with its rate on a border, the rate by the law of the other half of the widths, and their ratio."""
     border, widths = found.map.border("nt_xent", name), sorted({cell.size for cell in cells_of(found)})
     assert border is not None
     for first in (0, 1):
