@@ -9,6 +9,7 @@ from hypothesis.strategies import integers, sampled_from
 from torch import nn
 
 from kontrast.dynamics import critical_rate
+from kontrast.errors import InputError
 from kontrast.nets import MLP, PARAMETRIZATIONS, stack_of
 from tests.cases import DTYPES, generator, randn
 from tests.reference import ntk
@@ -98,3 +99,12 @@ def test_cosines_do_not_see_the_length_of_outputs(seed, factor):
         longer.output.mul_(factor)  # so that both parts grow by c, and f by c²
     rates = [critical_rate(stack_of([it]), x.unsqueeze(0), unit_length=True) for it in (net, longer)]
     assert rates[1] == pytest.approx(factor**2 * rates[0], rel=0.02)
+
+
+def test_a_network_that_no_parameter_moves_has_no_critical_rate() -> None:
+    net = MLP(3, 4, 2, generator=generator(0))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+    with pytest.raises(InputError, match="the first kernel is zero: no parameter moves the outputs of these samples"):
+        critical_rate(stack_of([net]), randn(1, 5, 3).float())

@@ -78,6 +78,9 @@ def test_bad_input_is_refused_before_any_work() -> None:
             {"setting": (3, 0.1)},
             r"setting \(3, 0.1\) lies outside of the map, whose widths are 2 and whose rates are 0.1",
         ),
+        ({"setting": (1, 0.1)}, r"setting \(1, 0.1\) lies outside of the map"),
+        ({"setting": (2.01, 0.1)}, r"setting \(2.01, 0.1\) lies outside of the map"),
+        ({"setting": (2, 0.001)}, r"setting \(2, 0.001\) lies outside of the map"),
         ({"setting": (2, 50)}, r"setting \(2, 50\) lies outside of the map, .*; give widths and rates that reach it"),
     ):
         with pytest.raises(InputError, match=words):

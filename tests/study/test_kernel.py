@@ -298,3 +298,12 @@ def test_changes_of_the_size_of_rounding_have_no_law_in_the_width() -> None:
     assert "ntk_drift_fro" in found.exponents
     result["kernel_gap"] = result.kernel_gap.where(result.width > 64, 1e-12)
     assert "kernel_gap" not in find(result).similarities[0].exponents
+
+
+def test_a_loss_that_rises_has_settled() -> None:
+    loss = xr.DataArray(
+        np.array([1.0, 1.5, 3.0])[:, None, None],
+        dims=("step", "width", "seed"),
+        coords={"step": [1, 5, 10], "width": [8], "seed": [0]},
+    )
+    assert kernel._still_falling(xr.Dataset({"loss": loss}), 10) == pytest.approx(-0.75)

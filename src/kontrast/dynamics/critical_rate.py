@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kontrast.errors import InputError
 from kontrast.linalg import top_eigenpairs
 from kontrast.nets import Parameters, Stack
 
@@ -48,4 +49,10 @@ def critical_rate(stack: Stack, x: Tensor, *, unit_length: bool = False) -> floa
 
     top = top_eigenpairs(product, 1, n=sum(sizes), dtype=outputs.dtype, device=outputs.device, tolerance=TOLERANCE)
     scale = float(outputs.square().sum(1).mean()) if unit_length else 1.0
-    return 2 * scale / float(top.values[0])
+    largest = float(top.values[0])
+    if not largest > 0:
+        raise InputError(
+            "the first kernel is zero: no parameter moves the outputs of these samples; look at the first weights, or "
+            "for a detach() in the network"
+        )
+    return 2 * scale / largest

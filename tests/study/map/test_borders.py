@@ -229,8 +229,11 @@ def test_the_interval_of_a_level_is_the_delta_method_where_the_estimates_depend_
         return level_law([cell(width=int(w), rate=r, gap=0.15 * math.exp(v)) for w, r, v in places], 0.15)
 
     derivatives = [(law(y + e).exponent - law(y - e).exponent) / (2 * step) for e in step * np.eye(n)]
-    _, [squares], *_ = np.linalg.lstsq(X, y, rcond=None)
-    half = stats.t.ppf(0.975, 5 - 2) * math.sqrt(squares / (n - 3) * np.square(derivatives).sum())
+    residuals = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
+    # Here widths are off by more than their cells, as though they had errors of their own.
+    of_cells, of_sizes = np.square(residuals).sum() / (n - 3), 4 * np.square(residuals.reshape(5, 4).mean(1)).sum() / 3
+    assert of_sizes > of_cells
+    half = stats.t.ppf(0.975, 5 - 2) * math.sqrt(of_sizes * np.square(derivatives).sum())
     found = law(y)
     assert (found.low, found.high) == pytest.approx((found.exponent - half, found.exponent + half), rel=1e-6)
 

@@ -6,13 +6,14 @@ import dataclasses
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kontrast.dynamics import Ending
 from kontrast.study import Regime, Thresholds, find
-from kontrast.study.map import CLOSED_FORMS
+from kontrast.study.map import CLOSED_FORMS, Estimate
 from kontrast.study.map.borders import borders_of
 from kontrast.study.map.findings import _setting, _verdict, as_dict
 from kontrast.study.map.regimes import decided
@@ -198,16 +199,55 @@ def test_it_says_where_a_kernel_would_do_the_same_and_where_features_move():
     learning, kernel = decided(cell(rate=1.0), LIMITS), decided(cell(rate=0.1, gap=0.1), LIMITS)
     # The border 0.025·width^0.5 is 0.2 at width 64, and reaches a rate of 1 at width 1,600.
     said = _verdict(SPEC, learning, borders(0.5), "pca")
-    assert said.endswith("; from width 2,000 on, or below rate 0.2, a kernel machine would do the same")
-    assert _verdict(SPEC, kernel, borders(0.5), "pca").endswith("; above rate 0.2 its features move")
+    assert said.endswith(
+        "; from width 1,600 on, or below a rate between 0.1 and 0.3, a kernel machine would do the same"
+    )
+    assert _verdict(SPEC, kernel, borders(0.5), "pca").endswith("; above a rate between 0.1 and 0.3 its features move")
     flat = _verdict(SPEC, learning, borders(0.0), "pca")  # no width makes it a kernel machine
-    assert flat.endswith("at the same width; below rate 0.025, a kernel machine would do the same")
+    assert flat.endswith(
+        "at the same width; below rate 0.025, a kernel machine would do the same"
+    )  # none was run below
     scattered = _verdict(SPEC, learning, borders(0.5, 0.05, (32, 64, 128, 256, 512, 1024)), "pca")
-    assert re.search(r"; from a width between [\d,]+ and [\d,]+ on, or below rate 0\.\d+, ", scattered)
+    assert re.search(r"; from a width between [\d,]+ and [\d,]+ on, or below a rate between 0.1 and 0.3, ", scattered)
     steps = decided(cell(width=None, size=64, rate=1.0), LIMITS)
     said = _verdict(SPEC, steps, borders(0.5), "pca")
     assert said.startswith("NT-Xent at 64 steps and rate 1: ")
-    assert said.endswith("; below rate 0.2, a kernel machine would do the same")  # steps are no width
+    assert said.endswith("; below a rate between 0.1 and 0.3, a kernel machine would do the same")  # steps are no width
+
+
+def place(width=(5000, 2000, 9000), rate=(0.2, 0.1, 0.3)):
+    return SimpleNamespace(
+        loss="nt_xent", name="kernel", size_at=lambda rate_: Estimate(*width), rate_at=lambda size: Estimate(*rate)
+    )
+
+
+@pytest.mark.parametrize(
+    ("border", "words"),
+    [
+        (place(), "; from a width between 2,000 and 9,000 on, or below a rate between 0.1 and 0.3, "),
+        (place((5000, 5000, 5000), (0.2, 0.2, 0.2)), "; from width 5,000 on, or below rate 0.2, "),
+        (place(width=(5000, 40, 9000)), "; from a width between 64 and 9,000 on, or below"),  # it learns at 64
+        (place(width=(5000, 2000, 2e6)), "same width; below a rate between 0.1 and 0.3, "),  # no one will train that
+        (place(width=(50, 10, 90)), "same width; below a rate between 0.1 and 0.3, "),
+        (place(rate=(0.5, 0.3, 3.0)), "or below a rate between 0.3 and 1, "),
+        (place(rate=(0.5, 0.0, math.inf)), "; from a width between 2,000 and 9,000 on, a kernel"),  # not known
+        (place(rate=(2.0, 1.5, 3.0)), "; from a width between 2,000 and 9,000 on, a kernel"),
+    ],
+)
+def test_a_place_is_named_with_its_interval_as_far_as_the_cell_allows(border, words):
+    assert words in _verdict(SPEC, decided(cell(rate=1.0), LIMITS), (border,), "pca")
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        ((0.2, 0.05, 0.4), "same width; above a rate between 0.1 and 0.4 its features move"),
+        ((0.2, 0.0, math.inf), "the best closed form at the same width"),
+        ((0.05, 0.01, 0.4), "the best closed form at the same width"),
+    ],
+)
+def test_features_move_above_the_rate_of_a_kernel_cell(rate, words):
+    assert _verdict(SPEC, decided(cell(rate=0.1, gap=0.1), LIMITS), (place(rate=rate),), "pca").endswith(words)
 
 
 # JSON

@@ -61,7 +61,29 @@ class Detached(Net):
 class Mixing(Net):
     def forward(self, x: Tensor) -> Any:
         h = super().forward(x)
-        return h - h.mean(0)
+        return h - 0.02 * h.mean(0)
+
+
+class After(Net):
+    """A sample depends on those before it in its batch, the first on none."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).cumsum(0)
+
+
+class Squeezed(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).squeeze()
+
+
+class Double(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).double()
+
+
+class Exits(Net):
+    def forward(self, x: Tensor) -> Any:
+        sys.exit(3)
 
 
 class Lost(Net):
@@ -102,6 +124,16 @@ REFUSALS = {
         "do not depend on its parameters, so nothing can be trained",
     ),
     "mixes samples": (lambda width, generator: Mixing(width), "depends on the other samples of its batch; use layers"),
+    "sums up": (lambda width, generator: After(width), "depends on the other samples of its batch; use layers"),
+    "squeezed": (
+        lambda width, generator: Squeezed(width),
+        r"map 1 samples to \(1, d\) outputs with d >= 2, got \(3,\)",
+    ),
+    "double": (
+        lambda width, generator: Double(width),
+        "must keep samples of torch.float32, got outputs of torch.float64",
+    ),
+    "exits in forward": (lambda width, generator: Exits(width), "fails on samples of shape .*: SystemExit: 3; mend it"),
     "exits": (lambda width, generator: sys.exit(3), "builder failed at width 2: SystemExit: 3; mend it"),
     "raises": (raising, "builder failed at width 2: RuntimeError: no weights here look elsewhere; mend it"),
     "other samples": (
@@ -241,6 +273,7 @@ def test_a_file_is_read_again_once_it_was_edited(tmp_path: Path) -> None:
         ("{file}:build", "build = 3", "my_net.py defines no function 'build'"),
         ("{file}:build", "def build(:", "my_net.py cannot be imported: SyntaxError: .*; mend the file"),
         ("{file}:build", "import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
+        ("{file}:build", "raise SystemExit(3)", "cannot be imported: SystemExit: 3; mend the file"),
         ("{file}:build", "raise ValueError('one\\ntwo')", "cannot be imported: ValueError: one two; mend the file"),
         ("<function>:gone", "", "call kontrast.study.run with that function again"),
     ],

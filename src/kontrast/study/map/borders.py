@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from kontrast.dynamics import SETTLED_SHARE
@@ -15,14 +16,17 @@ from kontrast.linalg import PowerLaw, fit_power_law
 from kontrast.study.map.regimes import CONFIDENCE, Estimate, MapCell
 from kontrast.study.thresholds import Thresholds
 
-BAND = 3.0  # factor around the gap tolerance within which cells tell the law of the kernel border
+# Factor around the gap tolerance within which cells tell the law of the kernel border. With 2, four widths and rates a
+# factor of 3 apart leave three widths or fewer, which tell no interval; beyond 3 the gap bends away from its power law.
+BAND = 3.0
 
 
 @dataclass(frozen=True)
 class LevelLaw(PowerLaw):
     """Where log(gap/level) = a + b log rate + c log size is 0: rate ∝ size^(−c/b), with the errors of a, b and c.
 
-    `n_points` is the number of sizes: cells of one size share their starts, so sizes, and not cells, tell the error.
+    `n_points` is the number of sizes: cells of one size share their starts, so the errors are those of a line through
+    sizes, with their degrees of freedom and at least their variance (`_variance`).
 
     Attributes:
         coefficients: (a, b, c).
@@ -69,6 +73,7 @@ class Border:
         words: what lies below and above it.
         sizes: the widths, or steps, at which it was found.
         rates: there, in units of the critical rate.
+        between: the two rates that were run around each of them.
         law: rate ∝ size^exponent, with its interval; None where too little was seen of it. That of the kernel border is
             of the gap itself (`level_law`), the others are fitted through their rates.
     """
@@ -78,13 +83,14 @@ class Border:
     words: str
     sizes: tuple[int, ...]
     rates: tuple[float, ...]
+    between: tuple[tuple[float, float], ...]
     law: PowerLaw | None
 
     def rate_at(self, size: int) -> Estimate:
         """The rate of the border at a width: where it was found between two rates, else by the law of its gap."""
         if size in self.sizes:
-            found = self.rates[self.sizes.index(size)]
-            return Estimate(found, found, found)
+            place = self.sizes.index(size)
+            return Estimate(self.rates[place], *self.between[place])
         return self.law.rate_at(size) if isinstance(self.law, LevelLaw) else Estimate(math.nan, math.nan, math.nan)
 
     def size_at(self, rate: float) -> Estimate:
@@ -119,8 +125,14 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
             law: PowerLaw | None = level_law(cells, thresholds.gap_tolerance) if name == "kernel" else None
             if law is None and len(there) > 1:
                 law = fit_power_law(list(there), list(there.values()))
-            found.append(Border(loss, name, words, tuple(there), tuple(there.values()), law))
+            between = tuple(_between(rate, [cell.rate for cell in rows[size]]) for size, rate in there.items())
+            found.append(Border(loss, name, words, tuple(there), tuple(there.values()), between, law))
     return tuple(found)
+
+
+def _between(rate: float, run: Sequence[float]) -> tuple[float, float]:
+    """The two rates that were run around one; where it lies outside of all, itself on that side."""
+    return max((it for it in run if it <= rate), default=rate), min((it for it in run if it >= rate), default=rate)
 
 
 def crossing(row: Sequence[MapCell], name: str, level: float) -> float:
@@ -165,13 +177,26 @@ def level_law(cells: Sequence[MapCell], level: float) -> LevelLaw | None:
     a, b, c = map(float, beta)
     if b <= 0:
         return None
-    V = float(((y - X @ beta) ** 2).sum()) / (n - 3) * np.linalg.inv(X.T @ X)
+    sizes = np.array([cell.size for cell in near])
+    n_sizes = len(np.unique(sizes))
+    V = _variance(y - X @ beta, sizes) * np.linalg.inv(X.T @ X)
     slope = np.array([0.0, c / b**2, -1 / b])  # of −c/b in (a, b, c)
-    n_sizes = len({cell.size for cell in near})
     half = _quantile(n_sizes) * math.sqrt(float(slope @ V @ slope))
     exponent, prefactor = -c / b, _exp(-a / b)
     covariance = tuple(tuple(row) for row in V.tolist())
     return LevelLaw(exponent, prefactor, exponent - half, exponent + half, CONFIDENCE, n_sizes, (a, b, c), covariance)
+
+
+def _variance(residuals: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
+    """The variance of a cell, or, where that is larger, that of the means of sizes, times their numbers of cells.
+
+    Cells of one size share their starts. Where they are off together, the first variance alone is too small.
+    """
+    of_cells = float((residuals**2).sum()) / (len(residuals) - 3)
+    groups = [residuals[sizes == size] for size in np.unique(sizes)]
+    if len(groups) < 3:
+        return of_cells
+    return max(of_cells, sum(len(it) * float(it.mean()) ** 2 for it in groups) / (len(groups) - 2))
 
 
 def _quantile(n_sizes: int) -> float:

@@ -236,9 +236,10 @@ def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> lis
         return []
     width, rate, places = border.size_at(setting.rate), border.rate_at(setting.size), []
     if setting.width is not None and setting.width < width.mean and width.high < BEYOND:
-        places.append(f"from {_between('width', max(width.low, setting.width), width.high)} on")
-    if rate.mean < setting.rate and rate.low > 0:
-        places.append(f"below {_between('rate', rate.low, min(rate.high, setting.rate))}")
+        low = f"{setting.width:,}" if width.low <= setting.width else _digits(width.low)
+        places.append(f"from {_between('width', low, _digits(width.high))} on")
+    if rate.low > 0 and rate.mean < setting.rate:
+        places.append(f"below {_between('rate', _digits(rate.low), _digits(min(rate.high, setting.rate)))}")
     return [f"{', or '.join(places)}, a kernel machine would do the same"] if places else []
 
 
@@ -247,18 +248,16 @@ def _where_it_learns(setting: MapCell, borders: Sequence[Border]) -> list[str]:
     rate = border.rate_at(setting.size) if border is not None else None
     if rate is None or not rate.mean > setting.rate or math.isinf(rate.high):
         return []
-    return [f"above {_between('rate', max(rate.low, setting.rate), rate.high)} its features move"]
+    return [f"above {_between('rate', _digits(max(rate.low, setting.rate)), _digits(rate.high))} its features move"]
 
 
-def _between(word: str, low: float, high: float) -> str:
-    """A place on a border with its interval, in as many digits as an extrapolation gives."""
-    first, last = (_digit(value) for value in (low, high))
-    return f"{word} {first}" if first == last else f"a {word} between {first} and {last}"
+def _between(word: str, low: str, high: str) -> str:
+    return f"{word} {low}" if low == high else f"a {word} between {low} and {high}"
 
 
-def _digit(value: float) -> str:
-    """One digit, or two below 10."""
-    return f"{float(f'{value:.2g}'):g}" if value < 10 else f"{float(f'{value:.1g}'):,.0f}"
+def _digits(value: float) -> str:
+    """Two digits."""
+    return f"{float(f'{value:.2g}'):,g}"
 
 
 def as_dict(found: MapFindings) -> dict[str, Any]:

@@ -191,15 +191,18 @@ def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
     parameters = {name: p.detach().requires_grad_() for name, p in parameters_of(module).items()}
     try:
         with torch.random.fork_rng(devices=[]):
-            outputs, again, alone = function(parameters, x), function(parameters, x), function(parameters, x[:1])
+            outputs, again = function(parameters, x), function(parameters, x)
+            alone = [function(parameters, x[:1]), function(parameters, x[1:])]
     except (Exception, SystemExit) as error:
         raise InputError(
             f"the model fails on samples of shape {tuple(x.shape)} at width {width}: {_told(error)}; mend it"
         ) from error
-    if outputs.ndim != 2 or len(outputs) != len(x) or outputs.shape[1] < 2:
-        raise InputError(
-            f"the model must map {len(x)} samples to ({len(x)}, d) outputs with d >= 2, got {tuple(outputs.shape)}"
-        )
+    for inputs, made in ((x, outputs), (x[:1], alone[0])):
+        n = len(inputs)
+        if made.ndim != 2 or len(made) != n or made.shape[1] < 2:
+            raise InputError(f"the model must map {n} samples to ({n}, d) outputs with d >= 2, got {tuple(made.shape)}")
+    if outputs.dtype != x.dtype:
+        raise InputError(f"the model must keep samples of {x.dtype}, got outputs of {outputs.dtype}; convert neither")
     require_finite("what the model makes of two samples", outputs, "look at the first weights, or scale the data")
     if not torch.equal(outputs, again):
         raise InputError(
@@ -210,7 +213,8 @@ def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
             "the model's outputs do not depend on its parameters, so nothing can be trained; take out detach() or "
             "no_grad()"
         )
-    if not torch.allclose(alone, outputs[:1], rtol=MIXED, atol=MIXED * float(outputs.detach().abs().max())):
+    size = float(outputs.detach().abs().max())
+    if not torch.allclose(torch.cat(alone), outputs, rtol=MIXED, atol=MIXED * size):
         raise InputError(
             "the model's output for a sample depends on the other samples of its batch; use layers that see one sample "
             "at a time, such as GroupNorm in place of BatchNorm"
