@@ -17,7 +17,7 @@ from kontrast.dynamics.replay import recorded
 from kontrast.nets import Parameters, Stack
 
 RUNAWAY = 100.0  # outputs over this multiple of their first norm, under a loss without a lower bound
-SETTLED_SHARE = 1 / 8  # of the loss's whole fall that the last half of the steps may add to a run that has settled
+SETTLED_SHARE = 0.125  # of the loss's whole fall that the last half of the steps may add to a run that has settled
 LARGEST_RECORDED = 10**8  # parameters of all runs whose step is recorded on a GPU; beyond it launches hardly count
 LEAST_SHARE = 4  # a run can have settled after this part of the most steps
 
@@ -31,7 +31,9 @@ Batch = tuple[Tensor, Tensor | None]
 class Ending(Enum):
     """How a run of many ended; the value says it in words."""
 
-    SETTLED = "the loss has nearly stopped falling: the last half of the steps added at most an eighth of its fall"
+    SETTLED = (
+        f"the loss has nearly stopped falling: the last half of the steps added at most {SETTLED_SHARE:g} of its fall"
+    )
     STEP_LIMIT = "hit `max_steps` while the loss still fell"
     DIVERGED = "values overflowed, or ran away under a loss without a lower bound"
 

@@ -62,7 +62,7 @@ class StudySpec:
         optimizer: "sgd", "momentum" or "adam".
         momentum: momentum of the optimizer of that name.
         batch_size: samples per mini-batch of the map, each in two fresh views. None is 64, or all there are.
-        max_steps: the most steps of the map's runs, which end once they have settled.
+        max_steps: the most steps of the map's runs, which end early once their loss rests.
         map_samples: number of samples that the map contrasts. None is all that are not held out for tests.
         setting: width and rate that the verdict is about, as in (512, 3). None is the widest network at the rate of
             the best validation accuracy, among those at which it settles.
@@ -81,8 +81,8 @@ class StudySpec:
         delta: the δ of cosine similarity.
         activation: "relu", "tanh", "sigmoid", "erf", "gelu", "leaky_relu" or "linear".
         depth: number of hidden layers.
-        parametrization: "ntk", "standard", "orthogonal" or "mup" (maximal update). On a map of cosine losses, whose
-            rates are in critical ones, "mup" is "ntk".
+        parametrization: "ntk", "standard", "orthogonal" or "mup" (maximal update). Under a loss of
+            cosines "mup" makes the map of "ntk", because rates are in units of the critical rate.
         d_out: dimension of the embedding.
         widths: widths of the networks, as in (64, 256, 1024).
         n_seeds: runs per width, averaged.

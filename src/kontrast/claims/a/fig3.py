@@ -73,23 +73,14 @@ def figure_3(setting: Setting) -> Evidence:
         )
         for activation, link in (("relu", "linear"), ("relu", "softmax"), ("tanh", "linear"))
     }
-    squares = setting.pick(quick=(4, 64, 1024), full=(4, 16, 64, 256, 1024))
     wide = [width for width in widths if width >= FROM_WIDTH]
-    scaled = {
-        f"tanh_{square}": cosine_drift(
-            setting, wide, seeds, TIMES, n_samples=n_samples, activation="tanh", largest_square=square
-        )
-        for square in squares
+    by_square = {
+        square: _tanh_drift(setting, wide, seeds, TIMES, n_samples, square)
+        for square in setting.pick(quick=(4, 64, 1024), full=(4, 16, 64, 256, 1024))
     }
-    few_steps = cosine_drift(  # cheap, so that many seeds make the interval narrow
-        setting,
-        wide,
-        range(setting.pick(quick=4, full=8) * len(seeds)),
-        [SHORT],
-        n_samples=n_samples,
-        activation="tanh",
-        largest_square=SHORT_SQUARE,
-    )
+    scaled = {f"tanh_{square}": found for square, found in by_square.items()}
+    many = range(setting.pick(quick=4, full=8) * len(seeds))  # few steps are cheap, and seeds make the interval narrow
+    few_steps = _tanh_drift(setting, wide, many, [SHORT], n_samples, SHORT_SQUARE)
     changes = {name: found.change.sel(t=100) for name, found in data.items()}
     laws = {name: width_law(change, from_width=FROM_WIDTH) for name, change in changes.items()}
     moved = width_law(data["relu_linear"].weights_moved.sel(t=100), from_width=FROM_WIDTH)
@@ -131,10 +122,17 @@ def figure_3(setting: Setting) -> Evidence:
             "learning_rate": RATE,
             "n_steps": steps[-1],
             "largest_square": float(data["tanh_linear"].largest_square.mean()),
-            "largest_squares_scaled": list(squares),
+            "largest_squares_scaled": list(by_square),
             "n_seeds_little_shift": few_steps.sizes["seed"],
         },
     )
+
+
+def _tanh_drift(
+    setting: Setting, widths: Sequence[int], seeds: Sequence[int], steps: Sequence[int], n_samples: int, square: float
+) -> xr.Dataset:
+    """Train tanh networks on inputs whose largest ‖x‖² is `square`."""
+    return cosine_drift(setting, widths, seeds, steps, n_samples=n_samples, activation="tanh", largest_square=square)
 
 
 @dataclass(frozen=True)

@@ -125,12 +125,12 @@ def borders_of(cells: Sequence[MapCell], thresholds: Thresholds, max_steps: int)
             law: PowerLaw | None = level_law(cells, thresholds.gap_tolerance) if name == "kernel" else None
             if law is None and len(there) > 1:
                 law = fit_power_law(list(there), list(there.values()))
-            between = tuple(_between(rate, [cell.rate for cell in rows[size]]) for size, rate in there.items())
+            between = tuple(_run_around(rate, [cell.rate for cell in rows[size]]) for size, rate in there.items())
             found.append(Border(loss, name, words, tuple(there), tuple(there.values()), between, law))
     return tuple(found)
 
 
-def _between(rate: float, run: Sequence[float]) -> tuple[float, float]:
+def _run_around(rate: float, run: Sequence[float]) -> tuple[float, float]:
     """The two rates that were run around one; where it lies outside of all, itself on that side."""
     return max((it for it in run if it <= rate), default=rate), min((it for it in run if it >= rate), default=rate)
 

@@ -203,10 +203,11 @@ def _verdict(
         )
     elif not setting.gains:
         parts.append("without labels to probe no gain can be told")
-    if setting.regime is Regime.LEARNING:
-        parts += _where_a_kernel_would_do(setting, borders)
-    elif setting.regime is Regime.KERNEL:
-        parts += _where_it_learns(setting, borders)
+    border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
+    if border is not None and setting.regime is Regime.LEARNING:
+        parts += _where_a_kernel_would_do(setting, border)
+    elif border is not None and setting.regime is Regime.KERNEL:
+        parts += _where_it_learns(setting, border)
     return "; ".join(parts)
 
 
@@ -230,10 +231,7 @@ def _asked_for(spec: StudySpec, setting: MapCell) -> str:
     return f" (the cell nearest to {'width' if spec.has_width else 'steps'} {size:g} and rate {rate:g})"
 
 
-def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> list[str]:
-    border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
-    if border is None:
-        return []
+def _where_a_kernel_would_do(setting: MapCell, border: Border) -> list[str]:
     width, rate, places = border.size_at(setting.rate), border.rate_at(setting.size), []
     if setting.width is not None and setting.width < width.mean and width.high < BEYOND:
         low = f"{setting.width:,}" if width.low <= setting.width else _digits(width.low)
@@ -243,10 +241,9 @@ def _where_a_kernel_would_do(setting: MapCell, borders: Sequence[Border]) -> lis
     return [f"{', or '.join(places)}, a kernel machine would do the same"] if places else []
 
 
-def _where_it_learns(setting: MapCell, borders: Sequence[Border]) -> list[str]:
-    border = next((it for it in borders if (it.loss, it.name) == (setting.loss, "kernel")), None)
-    rate = border.rate_at(setting.size) if border is not None else None
-    if rate is None or not rate.mean > setting.rate or math.isinf(rate.high):
+def _where_it_learns(setting: MapCell, border: Border) -> list[str]:
+    rate = border.rate_at(setting.size)
+    if not rate.mean > setting.rate or math.isinf(rate.high):
         return []
     return [f"above {_between('rate', _digits(max(rate.low, setting.rate)), _digits(rate.high))} its features move"]
 

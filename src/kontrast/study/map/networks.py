@@ -173,7 +173,7 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
         module = draw_network(spec, dataset, width, spec.seed)
         require_deterministic(module)
         sizes[width] = sum(p.numel() for p in parameters_of(module).values())
-        shapes.add(_output_shape(module, samples.inputs(samples.x), width))
+        shapes.add(_output_dimension(module, samples.inputs(samples.x), width))
     if len(sizes) > 1 and len(set(sizes.values())) < len(sizes):
         raise InputError(
             f"the model's builder ignores its width: {len(sizes)} widths have {sorted(set(sizes.values()))} "
@@ -185,7 +185,7 @@ def check_network(spec: StudySpec, dataset: Dataset) -> int:
     return shapes.pop()
 
 
-def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
+def _output_dimension(module: nn.Module, x: Tensor, width: int) -> int:
     """The dimension of the outputs of two samples; refuses a network that cannot be trained or measured."""
     function = pure_function(module)
     parameters = {name: p.detach().requires_grad_() for name, p in parameters_of(module).items()}
@@ -202,7 +202,9 @@ def _output_shape(module: nn.Module, x: Tensor, width: int) -> int:
         if made.ndim != 2 or len(made) != n or made.shape[1] < 2:
             raise InputError(f"the model must map {n} samples to ({n}, d) outputs with d >= 2, got {tuple(made.shape)}")
     if outputs.dtype != x.dtype:
-        raise InputError(f"the model must keep samples of {x.dtype}, got outputs of {outputs.dtype}; convert neither")
+        raise InputError(
+            f"the model must keep samples of {x.dtype}, got outputs of {outputs.dtype}; take out the conversion"
+        )
     require_finite("what the model makes of two samples", outputs, "look at the first weights, or scale the data")
     if not torch.equal(outputs, again):
         raise InputError(
