@@ -24,8 +24,9 @@ from kontrast.kernels import (
     empirical_ntk_mean,
     empirical_ntk_trace,
 )
-from kontrast.kernels.empirical import network_of
-from kontrast.kernels.tangents import Form, Kind, Question, plan_for
+from kontrast.kernels.network import network_of
+from kontrast.kernels.planning import Form, Kind, Question
+from kontrast.kernels.tangents import plan_for
 from kontrast.nets import ACTIVATIONS, MLP, PARAMETRIZATIONS, parameters_of
 from tests.cases import DTYPES, generator, randn
 from tests.reference import ntk
@@ -355,8 +356,8 @@ def test_blocks_are_as_small_as_the_budget_says(monkeypatch: pytest.MonkeyPatch)
 
 def forms_of(module: nn.Module, x: Tensor, kind: Kind = Kind.FULL, n: int = 50) -> dict[tuple[str, ...], Form]:
     plan = plan_for(network_of(module), x[:2], Question(kind, n, n, components=False), name="x")
-    assert not plan.opaque
-    return {group.names: group.form for group in plan.groups}
+    assert not plan.layout.opaque
+    return {group.names: group.form for group in plan.layout.groups}
 
 
 class Repeated(nn.Module):
@@ -381,7 +382,7 @@ class Repeated(nn.Module):
             (-3,),
             {("0.weight",): Form.GRAM},
         ),
-        (nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(22, 2)), (1, 12), {("0.weight",): Form.DENSE}),
+        (nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(22, 2)), (1, 12), {("0.weight",): Form.OUTER}),
     ],
 )
 def test_the_cheaper_form_is_chosen_and_is_right(
@@ -522,21 +523,21 @@ def test_the_witness_catches_a_use_that_was_not_seen() -> None:
 
 @pytest.mark.parametrize("name", ["sequence first", "mixed axes", "sequence-first transformer"])
 def test_the_witness_catches_rows_taken_from_the_wrong_axis(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kontrast.kernels import tangents
+    from kontrast.kernels import planning
 
     make, shape = OTHERS[name]
     module, x = initialized(make(), 3), rows_for(shape, 3, 5)
     network, question = network_of(module), Question(Kind.FULL, 3, 3, components=False)
-    assert not plan_for(network, x[:2], question, name="x").opaque
-    right = tangents._rows_in
+    assert not plan_for(network, x[:2], question, name="x").layout.opaque
+    right = planning._rows_in
 
     def wrong(one: Tensor, two: Tensor) -> Any:
         rows = right(one, two)
         # As if every tensor had its rows first: where T = n = 2 the shapes do not tell.
-        return tangents.Rows(0, len(two) // 2) if rows is not None else None
+        return planning.Rows(0, len(two) // 2) if rows is not None else None
 
-    monkeypatch.setattr(tangents, "_rows_in", wrong)
-    assert plan_for(network, x[:2, :2], question, name="x").opaque == network.selected
+    monkeypatch.setattr(planning, "_rows_in", wrong)
+    assert plan_for(network, x[:2, :2], question, name="x").layout.opaque == network.selected
     assert_all_routes_agree(module, x[:2, :2], x[1:, :2], dtype=torch.float64)
 
 
@@ -928,7 +929,7 @@ class LateScale(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Experts, LateScale])
-@pytest.mark.parametrize("memory", [None, 3000])
+@pytest.mark.parametrize("memory", [None, 4000])
 def test_parameters_that_only_later_rows_use(make: Callable[[], nn.Module], memory: int | None) -> None:
     module, x = initialized(make(), 2), randn(8, 5, seed=3)
     x[:2, 0], x[2:, 0] = -2, 2

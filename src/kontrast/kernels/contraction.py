@@ -2,20 +2,23 @@ r"""The part of the tangent kernel due to one parameter, from per-row pieces muc
 
 A linear map at positions t has the gradient $\sum_t B_{it} h_t^\top$, so it adds
 $\sum_{t,t'} (h_t(x)\cdot h_{t'}(y))\,(B_{it}(x)\cdot B_{jt'}(y))$ to $K_{ij}(x, y)$: products of small matrices
-(`Gram`), or the gradients themselves where there are so many positions that they are smaller (`Dense`).
+(`Gram`), or the gradients themselves where there are so many positions that they are smaller (`Dense`). Those of a
+large weight are formed in slices while they are multiplied (`Outer`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from kontrast.kernels.products import product
+from kontrast.kernels.products import add_product, product
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,18 @@ class Piece(ABC):
 
     by_row: ClassVar[tuple[str, ...]]  # the tensors with an entry per row
 
+    @property
+    def positions(self) -> int:
+        """Entries per row that are paired with those of another row."""
+        return 1
+
     def rows(self, start: int, stop: int) -> Self:
         """The piece of rows start … stop − 1."""
         return replace(self, **{name: getattr(self, name)[start:stop] for name in self.by_row})
 
     @abstractmethod
     def add_full(self, other: Self, out: Tensor) -> None:
-        """Add K_ij(x, y) to `out`, (n, c, m, c) and contiguous."""
+        """Add K_ij(x, y) to `out`, (n, c, m, c), some rows of a contiguous kernel."""
 
     @abstractmethod
     def add_trace(self, other: Self, out: Tensor) -> None:
@@ -51,15 +59,52 @@ class Dense(Piece):
     def add_full(self, other: Self, out: Tensor) -> None:
         """K_ij(x, y)."""
         n, c, m, _ = out.shape
-        out.view(n * c, m * c).addmm_(self.gradients.flatten(0, 1), other.gradients.flatten(0, 1).mT)
+        add_product(self.gradients.flatten(0, 1), other.gradients.flatten(0, 1), out.view(n * c, m * c))
 
     def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        out.addmm_(self.gradients.flatten(1), other.gradients.flatten(1).mT)
+        add_product(self.gradients.flatten(1), other.gradients.flatten(1), out)
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
         out.baddbmm_(self.gradients, self.gradients.mT)
+
+
+@dataclass(frozen=True)
+class Outer:
+    r"""Gradients $\sum_t B_t h_t^\top$ of a large weight, summed over its uses, not formed yet."""
+
+    features: tuple[Callable[[slice], Tensor], ...]  # of each use, for some of the rows: (r, G, T, I)
+    signals: tuple[Tensor, ...]  # (n, q, G, T, O)
+
+    def units(self, numbers: int) -> int:
+        """How many of the weight's outputs have about this many gradients."""
+        n, q, G, _, n_units = self.signals[0].shape
+        n_inputs = self.features[0](slice(0, 1)).shape[-1]
+        return max(1, min(n_units, numbers // max(1, n * q * G * n_inputs)))
+
+    def slices(self, units: int, numbers: int) -> Iterator[Dense]:
+        """The gradients of so many of the weight's outputs at a time, from about so many numbers of features."""
+        first, one = self.signals[0], self.features[0](slice(0, 1))
+        n, q, G, _, n_units = first.shape
+        # The features of a convolution, its patches, are many times its input: some rows at a time.
+        at_once = max(1, numbers // max(1, one.numel()))
+        parts = [slice(top, top + at_once) for top in range(0, n, at_once)]
+        held = [features(parts[0]) for features in self.features] if len(parts) == 1 else None
+        for start in range(0, n_units, units):
+            size = min(units, n_units - start)
+            gradients = first.new_empty(n, G, q * size, one.shape[-1])
+            for part in parts:
+                for k, signals in enumerate(self.signals):
+                    H = self.features[k](part) if held is None else held[k]  # (r, G, T, I)
+                    B = signals[part, ..., start : start + size].permute(0, 2, 1, 4, 3).flatten(2, 3)  # (r, G, q·o, T)
+                    if k == 0:
+                        torch.matmul(B, H, out=gradients[part])
+                    else:
+                        gradients[part] += B @ H
+            if q > 1 and G > 1:
+                gradients = gradients.view(n, G, q, size, -1).transpose(1, 2)
+            yield Dense(gradients.reshape(n, q, -1))
 
 
 @dataclass(frozen=True)
@@ -73,6 +118,11 @@ class Gram(Piece):
     signals: Tensor
     ones: bool = False
     by_row = ("features", "signals")
+
+    @property
+    def positions(self) -> int:
+        """T."""
+        return self.signals.shape[3]
 
     @property
     def _flat(self) -> bool:
@@ -114,7 +164,7 @@ class Gram(Piece):
         for g, alike in enumerate(similarity):
             left = self.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)  # (n·T, c·O)
             right = other.signals[:, :, g].transpose(1, 2).flatten(2).flatten(0, 1)
-            out += (product(left, right).view(alike.shape) * alike).sum((1, 3))
+            out += product(left, right).view(alike.shape).mul_(alike).sum((1, 3))
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
@@ -180,16 +230,39 @@ class Channels(Piece):
     def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
         squares = (self.weights**2).sum(0)[:, None]
-        out.addmm_((self.gradients * squares).flatten(1), other.gradients.flatten(1).mT)
+        add_product((self.gradients * squares).flatten(1), other.gradients.flatten(1), out)
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
         out += self._mixed((self.gradients**2).sum(2).mT)
 
 
-def joined(parts: Sequence[Piece]) -> Piece:
-    """The pieces of consecutive rows as one."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    return replace(first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in first.by_row})
+# Entries of one tile of the kernel, times the pairs of positions in it. Larger ones are no faster: products are long
+# enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only if there are several tiles.
+TILE = {"cpu": 2**17, "cuda": 2**26}
+
+
+def add_block(
+    left: Piece | Outer, right: Piece | Outer, out: Tensor, *, full: bool, symmetric: bool, numbers: int
+) -> None:
+    """Add the kernel between two blocks of rows to `out`, (n, m) or (n, c, m, c), tile by tile.
+
+    Of a symmetric block, the tiles below the diagonal are left out. Of gradients, about `numbers` are formed at a time.
+    """
+    if isinstance(left, Outer) and isinstance(right, Outer):
+        units = min(left.units(numbers), right.units(numbers))
+        mine = left.slices(units, numbers)
+        pairs = ((one, one) for one in mine) if right is left else zip(mine, right.slices(units, numbers), strict=True)
+        for one, other in pairs:
+            add_block(one, other, out, full=full, symmetric=symmetric, numbers=numbers)
+        return
+    assert isinstance(left, Piece)
+    assert isinstance(right, Piece)
+    n, m = out.shape[0], out.shape[2 if full else 1]
+    cells = (out.shape[1] ** 2 if full else 1) * left.positions * right.positions
+    tile = max(1, math.isqrt(TILE.get(out.device.type, 2**20) // cells))
+    for i, j in itertools.product(range(0, n, tile), range(0, m, tile)):
+        if not (symmetric and j < i):
+            at_x, at_y = left.rows(i, i + tile), right.rows(j, j + tile)
+            part = out[i : i + tile].narrow(2 if full else 1, j, min(tile, m - j))
+            (at_x.add_full if full else at_x.add_trace)(at_y, part)

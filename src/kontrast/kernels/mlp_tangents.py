@@ -6,68 +6,94 @@ matter when the kernel of a small net is followed over a training run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kontrast.errors import InputError
-from kontrast.kernels.contraction import Gram, Output, Piece
+from kontrast.kernels.contraction import Gram, Output
+from kontrast.kernels.network import Network
+from kontrast.kernels.planning import Kind
 from kontrast.kernels.products import product
-from kontrast.kernels.tangents import Kind, Network, Plan
+from kontrast.kernels.tangents import Costs, Pass, Pieces, Plan
 from kontrast.nets import MLP
 
 
 @dataclass(frozen=True, eq=False)
 class MLPPlan(Plan):
-    """A forward pass for the features h_0 … h_L and slopes φ'(a_1) … φ'(a_L), then the signals, last layer first."""
+    """The plan of a forward pass for features and slopes, then the signals, last layer first."""
 
     net: MLP
     kind: Kind
 
     @property
-    def bytes_kept(self) -> int:
-        """Features and signals of every layer."""
-        numbers = self.net.d_in + self.net.width * self.net.depth * (1 + self.net.d_out)
-        return numbers * self.network.like.element_size()
+    def costs(self) -> Costs:
+        """Features and slopes of every layer, and signals of the deeper ones for every direction."""
+        size, width, depth = self.network.like.element_size(), self.net.width, self.net.depth
+        collected = width * (depth - (self.kind is Kind.TRACE))
+        kept = self.net.d_in + width * (2 * depth + (self.kind is Kind.TRACE))
+        return Costs(size * kept, size * collected, 0, size * width, 0)
 
-    @property
-    def bytes_at_work(self) -> int:
-        """Pre-activations, slopes and one more layer's signals."""
-        return self.net.width * (2 * self.net.depth + self.net.d_out) * self.network.like.element_size()
+    def start(self, x: Tensor, n_directions: int) -> Pass:
+        """The forward pass."""
+        return MLPPass(self, x)
 
-    def pieces(self, x: Tensor) -> dict[tuple[str, ...], Piece]:
-        """Those of all selected layers."""
-        *hidden, output = [f"hidden.{index}" for index in range(self.net.depth)] + ["output"]
-        *V, W = (self.network.parameters[name].detach() for name in (*hidden, output))
-        *scales, scale = self.net.scales
-        features, slopes = [x.flatten(1)], []
-        for factor, V_l in zip(scales, V, strict=True):
-            a = product(features[-1], V_l)
+
+class MLPPass(Pass):
+    """The features h_0 … h_L and slopes φ'(a_1) … φ'(a_L) of some rows."""
+
+    def __init__(self, plan: MLPPlan, x: Tensor) -> None:
+        self.plan, net = plan, plan.net
+        *self.hidden, self.output = [f"hidden.{index}" for index in range(net.depth)] + ["output"]
+        *self.V, self.W = (plan.network.parameters[name].detach() for name in (*self.hidden, self.output))
+        *self.scales, self.scale = net.scales
+        self.features, self.slopes = [x.flatten(1)], []
+        for factor, V_l in zip(self.scales, self.V, strict=True):
+            a = product(self.features[-1], V_l)
             a = a if factor == 1.0 else a.mul_(factor)
-            slopes.append(self.net.activation.first(a))
-            features.append(self.net.activation(a))
-        signals = list(self._signals(V, scale * W, scales, slopes))[::-1]
-        pieces: dict[tuple[str, ...], Piece] = {
-            (name,): Gram(h[:, None, None], B[:, :, None, None])
-            for name, h, B in zip(hidden, features, signals, strict=False)
-        }
-        pieces[(output,)] = Output(features[-1], W.new_full((), scale).expand(len(x), self.net.d_out))
-        return {names: piece for names, piece in pieces.items() if names[0] in self.network.selected}
+            self.slopes.append(net.activation.first(a))
+            self.features.append(net.activation(a))
+        self._directions: list[Tensor] = []
 
-    def _signals(self, V: list[Tensor], W: Tensor, scales: list[float], slopes: list[Tensor]) -> Iterator[Tensor]:
-        """s·∂f_i/∂a of the hidden layers from the last to the first, (n, c, M).
+    def once(self) -> Pieces:
+        """The output layer and, of the trace, the layer before it.
 
-        For the trace, the last layer's Σ_i W_mi² factors out of the sum over outputs: one signal √(Σ_i W_mi²) φ' per
-        row instead of c. Deeper layers mix the units, so they keep c signals.
+        There Σ_i W_mi² factors out of the sum over outputs: one signal √(Σ_i W_mi²) φ' per row instead of c.
         """
-        if len(V) > 1 or self.kind is not Kind.TRACE:
-            signal = slopes[-1][:, None] * (scales[-1] * W.mT)
-        # In place: these slopes are not read again, and those of a wide layer take the most memory here.
-        yield slopes[-1].mul_(scales[-1] * W.norm(dim=1))[:, None] if self.kind is Kind.TRACE else signal
-        for index in reversed(range(len(V) - 1)):
-            signal = (signal @ V[index + 1]) * (scales[index] * slopes[index][:, None])
-            yield signal
+        n, d_out = len(self.features[0]), self.plan.net.d_out
+        pieces: Pieces = {(self.output,): Output(self.features[-1], self.W.new_full((), self.scale).expand(n, d_out))}
+        if self.plan.kind is Kind.TRACE:
+            signal = self.slopes[-1] * (self.scale * self.scales[-1] * self.W.norm(dim=1))
+            pieces[(self.hidden[-1],)] = self._gram(-1, signal[:, None])
+        return self._selected(pieces)
+
+    def streamed(self, directions: Tensor) -> Pieces:
+        """Nothing: the layers' signals have one position and are collected."""
+        self._directions.append(directions)
+        return {}
+
+    def collected(self) -> Pieces:
+        """The signals s·∂f_i/∂a of the hidden layers from the last to the first, (n, q, M)."""
+        pieces: Pieces = {}
+        last = len(self.V) - 1
+        if self._directions and (last or self.plan.kind is not Kind.TRACE):
+            W = self.scale * self.W @ torch.cat(self._directions).mT
+            signal = self.slopes[-1][:, None] * (self.scales[-1] * W.mT)
+            if self.plan.kind is not Kind.TRACE:
+                pieces[(self.hidden[-1],)] = self._gram(last, signal)
+            for index in reversed(range(last)):
+                signal = (signal @ self.V[index + 1]) * (self.scales[index] * self.slopes[index][:, None])
+                pieces[(self.hidden[index],)] = self._gram(index, signal)
+        self._directions = []
+        return self._selected(pieces)
+
+    def _gram(self, index: int, signal: Tensor) -> Gram:
+        h = self.features[index if index >= 0 else len(self.V) + index]
+        return Gram(h[:, None, None], signal[:, :, None, None])
+
+    def _selected(self, pieces: Pieces) -> Pieces:
+        return {names: piece for names, piece in pieces.items() if names[0] in self.plan.network.selected}
 
 
 def mlp_plan(net: MLP, network: Network, kind: Kind, **rows: Tensor) -> MLPPlan:

@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kontrast.checks import require_type
 from kontrast.errors import InputError
-from kontrast.kernels.empirical import check_rows, network_of, two_rows
+from kontrast.kernels.empirical import prepared, two_rows
+from kontrast.kernels.network import Select, refuse_dependent_rows, undisturbed
+from kontrast.kernels.planning import observe
 from kontrast.kernels.recording import LookupUse
-from kontrast.kernels.tangents import observe, refuse_dependent_rows
 from kontrast.memory import rows_that_fit
 from kontrast.nets import Parameters
 
@@ -39,20 +40,21 @@ class NTKOperator:
         *,
         parameters: Mapping[str, Tensor] | None = None,
         only: Iterable[str] | None = None,
+        output: Select | None = None,
         memory: float | None = None,
     ) -> None:
-        with torch.inference_mode(False):
-            self._network = network_of(module, parameters, only)
-            self._x = check_rows("x", x, self._network)
+        self._module = module
+        with undisturbed(module):
+            self._network, self._x, _ = prepared(module, x, None, parameters=parameters, only=only, output=output)
             refuse_dependent_rows(self._network, self._x, "x")
-            _, two = observe(self._network, two_rows(self._x, None), "x")
-        self.n_rows, self.n_outputs = len(x), two.output.shape[1]
+            seen = observe(self._network, two_rows(self._x, None), "x")
+        self.n_rows, self.n_outputs = len(x), seen.two.output.shape[1]
         # The backward pass of an embedding leaves its padding row alone; torch's forward-mode derivative does not.
-        self._pads = any(isinstance(use, LookupUse) and use.padding is not None for use in two.uses)
-        like = self._network.like
+        self._pads = any(isinstance(use, LookupUse) and use.padding is not None for use in seen.two.uses)
         # Activations for the backward pass and, with their tangents, for the forward-mode derivative.
-        per_row = 2 * two.activations * like.element_size()
-        self._block = rows_that_fit(per_row, len(x), memory=memory, device=like.device, what="activations")
+        self._block = rows_that_fit(
+            2 * seen.saved.total, len(x), memory=memory, device=self._network.like.device, what="activations"
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -102,7 +104,7 @@ class NTKOperator:
             return v
         columns = v.detach().reshape(n, c, -1)
         # Fused attention has no forward-mode derivative; the plain formula has.
-        with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with undisturbed(self._module), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             directions = self._pull(columns)
             blocks = [self._push(rows, directions) for rows in torch.split(self._x, self._block)]
             return torch.cat(blocks).reshape(v.shape)

@@ -59,7 +59,7 @@ def split_product(x: Split, y: Split) -> Tensor:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """A bᵀ for rows a (n, k) and b (m, k); large float32 products on a GPU use half precision as above."""
     (n, k), m = a.shape, b.shape[0]
-    if not has_half_units(a) or n * m * k < WORTH_IT or k < LONG_PIECE:
+    if not _halves_pay(a, b):
         return a @ b.mT
     same = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
     high_a, rest_a, size_a = _scaled_parts(a)
@@ -74,6 +74,19 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     for part in sums:
         total += part
     return total.mul_(size_a[:, None]).mul_(size_b)
+
+
+def add_product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Add A bᵀ to `out`, computed as in `product`."""
+    if _halves_pay(a, b):
+        out += product(a, b)
+    else:
+        out.addmm_(a, b.mT)
+
+
+def _halves_pay(a: Tensor, b: Tensor) -> bool:
+    (n, k), m = a.shape, b.shape[0]
+    return has_half_units(a) and n * m * k >= WORTH_IT and k >= LONG_PIECE
 
 
 def _pieces(k: int) -> int:

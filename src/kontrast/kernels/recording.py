@@ -1,14 +1,16 @@
 """Watch one forward pass: which operation uses which parameter, on what features, and where its gradient arrives.
 
 Operations are caught at the level of torch's functions, so a user's own module that calls `F.linear` or `h @ W.T` is
-understood as well as `nn.Linear`. The parameters of an operation without a rule here are noted as *opaque*: their
-gradients come from automatic differentiation.
+understood as well as `nn.Linear`. What is made from parameters alone, the same for every row (a slice of a weight, a
+table of positions, a normalised weight), is followed as a *derived* parameter: its gradient is pulled back to them. The
+parameters of any other operation without a rule here are *opaque*: their gradients come from automatic differentiation.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -45,7 +47,7 @@ class Rows:
 class Use:
     """One operation a = op(…, parameter, …); the rest of the pass depends on the parameter only through a."""
 
-    parameter: str
+    parameter: str  # or the name of a derived one
     shape: torch.Size  # the parameter's
     output_shape: torch.Size
     edge: GradientEdge  # where ∂f/∂a arrives in a backward pass, even if a is overwritten in place later
@@ -68,12 +70,16 @@ class Use:
 class OuterUse(Use):
     """a_t = W h_t at positions t: the gradient of W is Σ_t B_t h_t^T. Without features, a bias: h_t = 1."""
 
-    features: Callable[[Rows], Tensor]  # (n, G, T, I)
+    some_features: Callable[[Rows, slice], Tensor]  # of some rows, (r, G, T, I)
     signals: Callable[[Tensor, Rows], Tensor]  # ∂f_i/∂a → (n, G, T, O)
     outputs_first: bool  # W is stored (O, I), not (I, O)
     bias: bool = False
     twin: str | None = None  # for a bias: the weight of the same operation
     convolution: bool = False
+
+    def features(self, rows: Rows, part: slice = slice(None)) -> Tensor:
+        """(r, G, T, I) of all or of some rows."""
+        return self.some_features(rows, part)
 
     def prepared(self, rows: Rows) -> Tensor | None:
         """The features."""
@@ -92,12 +98,12 @@ class OuterUse(Use):
 class BroadcastUse(Use):
     """a = h ⊙ p or a = h + p with p broadcast against the batch: normalisation layers, scales and shifts."""
 
-    factor: Tensor | None  # ∂a/∂p, of the shape of a; None for 1
+    factor: Callable[[], Tensor] | None  # ∂a/∂p, of the shape of a, computed when needed; None for 1
     aligned: tuple[int, ...]  # p's shape with as many axes as a
 
     def prepared(self, rows: Rows) -> Tensor | None:
         """The factor by rows."""
-        return None if self.factor is None else rows.split(self.factor)
+        return None if self.factor is None else rows.split(self.factor())
 
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
         """Σ B ⊙ h over all axes that p was broadcast along."""
@@ -146,29 +152,127 @@ class Record:
     output: Tensor
     uses: list[Use]
     opaque: set[str]
+    derived: dict[str, Derived]
     values: list[Tensor]  # the outputs of the uses, to find the rows in them; empty unless `keep_values`
-    activations: int  # numbers in all tensors with a gradient that the pass created
+
+    def signature(self) -> tuple[object, ...]:
+        """What passes over different rows must have in common for one plan to fit both."""
+        return tuple(use.signature() for use in self.uses), frozenset(self.derived)
 
 
-def record(function: Callable[[], Tensor], parameters: Mapping[str, Tensor], *, keep_values: bool = False) -> Record:
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """A tensor made from parameters alone, with its graph."""
+
+    tensor: Tensor
+    sources: frozenset[str]  # the parameters it is made from
+
+
+class Origins:
+    """Names for what a pass computes: by the operation, the names of its inputs and how often that came before.
+
+    The names are the same in every pass that does the same work, whatever the number of rows. Two surveyed passes, over
+    one row and over two, tell which results do not grow with the rows: `alike` holds their names.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[object, ...], str] = {}
+        self.alike: frozenset[str] = frozenset()
+
+    def name(self, func: Any, inputs: Iterable[str], seen: Counter[tuple[object, ...]]) -> str:
+        """The name of the next result of this operation on these inputs; `seen` counts within one pass."""
+        step = (getattr(func, "__name__", str(func)), *inputs)
+        seen[step] += 1
+        return self._names.setdefault((*step, seen[step]), f"%{len(self._names)}")
+
+    def survey(self, passes: Iterable[Callable[[], Tensor]], parameters: Mapping[str, Tensor]) -> None:
+        """Find the names in `alike` from passes over different numbers of rows."""
+        shapes = []
+        for function in passes:
+            survey = _Survey(self, parameters)
+            with torch.enable_grad(), survey:
+                function()
+            shapes.append(survey.shapes)
+        first, *others = shapes
+        self.alike = frozenset(name for name, shape in first.items() if all(o.get(name) == shape for o in others))
+
+
+def record(
+    function: Callable[[], Tensor],
+    parameters: Mapping[str, Tensor],
+    origins: Origins | None = None,
+    *,
+    keep_values: bool = False,
+) -> Record:
     """Run `function`, which must use exactly these tensors as its parameters, and note every use of them."""
-    recorder = _Recorder(parameters, keep_values)
+    recorder = _Recorder(parameters, origins or Origins(), keep_values)
     with torch.enable_grad(), recorder:
         output = function()
-    return Record(output, recorder.uses, recorder.opaque, recorder.values, recorder.activations)
+    derived = {name: recorder.derived[name] for use in recorder.uses if (name := use.parameter) in recorder.derived}
+    return Record(output, recorder.uses, recorder.opaque, derived, recorder.values)
 
 
-class _Recorder(TorchFunctionMode):
-    def __init__(self, parameters: Mapping[str, Tensor], keep_values: bool) -> None:
+class _Watcher(TorchFunctionMode):
+    """Sees the operations of a pass, also those inside torch's own functions that are written in Python."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.parameters = parameters
+        self._open: set[Any] = set()
+
+    def opens(self, func: Any) -> bool:
+        """Whether it is such a function without a rule here, and not open: some pass themselves on to the mode."""
+        is_python = isinstance(func, FunctionType) and func.__module__ == F.__name__
+        return is_python and func not in _RULES and func not in self._open
+
+    def inside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Its result, with what it calls seen."""
+        self._open.add(func)
+        try:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        finally:
+            self._open.discard(func)
+
+
+class _Survey(_Watcher):
+    """Names every result that parameters have a part in, and notes its shape."""
+
+    def __init__(self, origins: Origins, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.origins = origins
+        self.known: dict[int, tuple[str, Tensor]] = {id(p): (name, p) for name, p in parameters.items()}
+        self.seen: Counter[tuple[object, ...]] = Counter()
+        self.shapes: dict[str, torch.Size] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        inputs = [self.known[id(value)][0] for value in _tensors((args, kwargs)) if id(value) in self.known]
+        if inputs and self.opens(func):
+            return self.inside(func, args, kwargs)
+        result = func(*args, **kwargs)
+        made = [value for value in _tensors((result,)) if value.requires_grad]
+        if inputs and made:
+            name = self.origins.name(func, inputs, self.seen)
+            for place, value in enumerate(made):
+                self.known[id(value)] = (f"{name}.{place}", value)  # held, so that no identity is used twice
+                self.shapes[f"{name}.{place}"] = value.shape
+        return result
+
+
+class _Recorder(_Watcher):
+    def __init__(self, parameters: Mapping[str, Tensor], origins: Origins, keep_values: bool) -> None:
+        super().__init__()
+        self.origins = origins
         self.keep_values = keep_values
         # By identity of the tensor object; a reference is held so that no identity is used twice.
-        self.known = {id(p): _Known(name, p, transposed=False) for name, p in parameters.items()}
+        self.known = {id(p): _Known(name, name, p.shape, p, transposed=False) for name, p in parameters.items()}
         self.uses: list[Use] = []
         self.values: list[Tensor] = []
         self.opaque: set[str] = set()
-        self.activations = 0
+        self.derived: dict[str, Derived] = {}
+        self.seen: Counter[tuple[object, ...]] = Counter()
 
     def find(self, value: object) -> _Known | None:
         return self.known.get(id(value)) if isinstance(value, Tensor) else None
@@ -177,63 +281,84 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        found = [known for value in _leaves((*args, *kwargs.values())) if (known := self.find(value))]
+        found = [known for value in _tensors((args, kwargs)) if (known := self.find(value))]
         rule = _RULES.get(func)
-        if found and rule is None and isinstance(func, FunctionType) and func.__module__ == F.__name__:
-            with self:
-                return _opened(func)(*args, **kwargs)
+        if found and self.opens(func):
+            return self.inside(func, args, kwargs)
         result = func(*args, **kwargs)
-        made = [leaf for leaf in _leaves((result,)) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        self.activations += sum(tensor.numel() for tensor in made if not tensor._is_view())
+        made = [value for value in _tensors((result,)) if value.requires_grad] if found else []
         # Results without a gradient (a shape, a detached copy) have nothing to differentiate.
-        if found and made:
-            self._note(found, rule, result, args, kwargs)
+        if made:
+            self._note(func, found, rule, result, made, args, kwargs)
         return result
 
     def _note(
-        self, found: list[_Known], rule: _Rule | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Any,
+        found: list[_Known],
+        rule: _Rule | None,
+        result: Any,
+        made: list[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
+        sources = frozenset[str]().union(*(self._sources(known) for known in found))
+        name = self.origins.name(func, (known.origin for known in found), self.seen)
+        alike = f"{name}.0" in self.origins.alike
+        if alike or rule is None:
+            alias = found[0].alias(made[0], f"{name}.0") if len(found) == len(made) == 1 else None
+            if alias is not None:
+                self.known[id(made[0])] = alias
+                return
+        if alike:
+            for place, value in enumerate(made):
+                made_here = f"{name}.{place}"
+                self.derived[made_here] = Derived(value, sources)
+                self.known[id(value)] = _Known(made_here, made_here, value.shape, value, transposed=False)
+            return
         if rule is not None and isinstance(result, Tensor):
             uses = list(rule(self, result, *args, **kwargs))
             self.uses += uses
             self.values += [result.detach()] * (len(uses) if self.keep_values else 0)
-            explained = sorted(use.parameter for use in uses)
-            if explained == sorted(known.name for known in found):
+            if sorted(use.parameter for use in uses) == sorted(known.name for known in found):
                 return
-        elif len(found) == 1 and isinstance(result, Tensor) and (alias := found[0].alias(result)):
-            self.known[id(result)] = alias
-            return
-        self.opaque |= {known.name for known in found}
+        self.opaque |= sources
+
+    def _sources(self, known: _Known) -> frozenset[str]:
+        return self.derived[known.name].sources if known.name in self.derived else frozenset([known.name])
 
     def use(self, kind: type[Use], parameter: _Known, out: Tensor, held: Tensor | None, **what: Any) -> Use:
-        shape = self.parameters[parameter.name].shape
-        return kind(parameter.name, shape, out.shape, get_gradient_edge(out), held, **what)
+        return kind(parameter.name, parameter.shape, out.shape, get_gradient_edge(out), held, **what)
 
 
 @dataclass(frozen=True)
 class _Known:
-    name: str
+    name: str  # the parameter's, or the derived one's
+    origin: str  # among `Origins`: an alias has one of its own
+    shape: torch.Size
     tensor: Tensor
     transposed: bool
 
-    def alias(self, other: Tensor) -> _Known | None:
+    def alias(self, other: Tensor, origin: str) -> _Known | None:
         """`other` as the same parameter, if it is all of it or its transpose."""
         mine = self.tensor
         if other.data_ptr() != mine.data_ptr() or other.dtype != mine.dtype:
             return None
         if other.shape == mine.shape and other.stride() == mine.stride():
-            return _Known(self.name, other, self.transposed)
+            return _Known(self.name, origin, self.shape, other, self.transposed)
         if mine.ndim == 2 and other.shape == mine.shape[::-1] and other.stride() == mine.stride()[::-1]:
-            return _Known(self.name, other, not self.transposed)
+            return _Known(self.name, origin, self.shape, other, not self.transposed)
         return None
 
 
-def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
-        if isinstance(value, list | tuple):
-            yield from _leaves(value)
-        else:
+        if isinstance(value, Tensor):
             yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
 
 
 @functools.cache
@@ -285,7 +410,7 @@ def _linear_use(rec: _Recorder, out: Tensor, input: Tensor, known: _Known, *, ou
         known,
         out,
         input,
-        features=lambda rows: rows.split(h).flatten(1, -2)[:, None],
+        some_features=lambda rows, part: rows.split(h)[part].flatten(1, -2)[:, None],
         signals=_linear_signals,
         outputs_first=outputs_first,
     )
@@ -306,15 +431,16 @@ def _bias_use(
 ) -> Use:
     like = out.detach().new_empty(1).expand(out.shape)  # a shape without storage
 
-    def ones(rows: Rows) -> Tensor:
-        return signals(like, rows)[..., :1].new_ones(()).expand(*signals(like, rows).shape[:3], 1)
+    def ones(rows: Rows, part: slice) -> Tensor:
+        places = signals(like, rows)[part]
+        return places.new_ones(()).expand(*places.shape[:3], 1)
 
     return rec.use(
         OuterUse,
         bias,
         out,
         None,
-        features=ones,
+        some_features=ones,
         signals=signals,
         outputs_first=True,
         bias=True,
@@ -341,13 +467,14 @@ def _conv(
     def signals(groups: int, signal: Tensor, rows: Rows) -> Tensor:
         return _positions(rows.split(torch.unflatten(signal.flatten(2), 1, (groups, -1))))
 
-    def features(rows: Rows) -> Tensor:
-        patches = _patches(h, weight.shape[2:], stride, padding, dilation)  # (N, C·k, L)
-        return _positions(rows.split(torch.unflatten(patches, 1, (groups, -1))))
+    def features(rows: Rows, part: slice) -> Tensor:
+        some = rows.split(h)[part].flatten(0, 1)  # (r·per_row, C, …)
+        patches = _patches(some, groups, weight.shape[2:], stride, padding, dilation)  # (N, G, L, C/G·k)
+        return torch.unflatten(patches, 0, (-1, rows.per_row)).transpose(1, 2).flatten(2, 3)
 
     if known and not known.transposed:
         signals_of_weight = functools.partial(signals, groups)
-        what = {"features": features, "signals": signals_of_weight, "outputs_first": True, "convolution": True}
+        what = {"some_features": features, "signals": signals_of_weight, "outputs_first": True, "convolution": True}
         yield rec.use(OuterUse, known, out, input, **what)
     if shift := rec.find(bias):
         yield _bias_use(rec, out, shift, known, functools.partial(signals, 1), convolution=True)
@@ -358,8 +485,8 @@ def _positions(split: Tensor) -> Tensor:
     return split.permute(0, 2, 1, 4, 3).flatten(2, 3)
 
 
-def _patches(h: Tensor, kernel: torch.Size, stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """The patches that a convolution multiplies, one per position: (N, channels·kernel, positions)."""
+def _patches(h: Tensor, groups: int, kernel: torch.Size, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """The patches that a convolution multiplies, one per position: (N, groups, positions, channels·kernel)."""
     axes = len(kernel)
     stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
     if padding == "same":  # as torch does: an odd one goes to the right
@@ -370,7 +497,18 @@ def _patches(h: Tensor, kernel: torch.Size, stride: Any, padding: Any, dilation:
     if axes == 1:
         h, kernel = h.unsqueeze(2), torch.Size((1, *kernel))
         stride, dilation, padding = (1, *stride), (1, *dilation), (0, *padding)
-    return F.unfold(h, tuple(kernel), dilation, padding, stride)
+    if h.is_cuda:
+        windows = _windows(F.pad(h, [side for p in reversed(padding) for side in (p, p)]), kernel, stride, dilation)
+    else:
+        windows = F.unfold(h, tuple(kernel), dilation, padding, stride)
+    return windows.reshape(len(h), groups, -1, windows.shape[-1]).mT
+
+
+def _windows(h: Tensor, kernel: torch.Size, stride: Any, dilation: Any) -> Tensor:
+    """(N, channels·kernel, positions) in one copy; `F.unfold` copies image by image on a GPU."""
+    for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
+        h = h.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+    return h.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
 
 def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
@@ -392,7 +530,7 @@ def _normalization(function: Callable[..., Tensor], *, by_channel: bool) -> _Rul
             if known:
                 after = out.ndim - 2 if by_channel else 0
                 aligned = (1,) * (out.ndim - known.tensor.ndim - after) + (*known.tensor.shape,) + (1,) * after
-                factor = function(**plain) if name == "weight" else None
+                factor = functools.partial(function, **plain) if name == "weight" else None
                 yield rec.use(BroadcastUse, known, out, None, factor=factor, aligned=aligned)
 
     return rule
@@ -413,8 +551,19 @@ def _pointwise(rec: _Recorder, out: Tensor, left: Any, right: Any, *, is_product
         return
     shape = known.tensor.shape
     aligned = (1,) * (out.ndim - len(shape)) + tuple(shape)
-    factor = h.detach() if is_product else None
+    detached = h.detach()
+    factor = (lambda: detached) if is_product else None
     yield rec.use(BroadcastUse, known, out, h if is_product else None, factor=factor, aligned=aligned)
+
+
+def _spread(rec: _Recorder, out: Tensor, input: Any, *sizes: Any, **rest: Any) -> Iterator[Use]:
+    """A parameter repeated for every row: a class token, learned queries."""
+    known = rec.find(input)
+    if not known or known.transposed or out.ndim < len(known.shape):
+        return
+    aligned = (1,) * (out.ndim - len(known.shape)) + tuple(known.shape)
+    if all(mine in (1, size) for mine, size in zip(aligned, out.shape, strict=True)):
+        yield rec.use(BroadcastUse, known, out, None, factor=None, aligned=aligned)
 
 
 def _embedding(
@@ -439,7 +588,9 @@ _RULES: dict[Any, _Rule] = {
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     **dict.fromkeys((torch.conv1d, torch.conv2d), _conv),
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__), _multiply),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__), _add),
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.add_, Tensor.__iadd__), _add),
+    **dict.fromkeys((Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.broadcast_to), _spread),
+    **dict.fromkeys((Tensor.repeat, torch.tile, Tensor.tile, torch.repeat_interleave), _spread),
     **{function: _normalization(function, by_channel=False) for function in (F.layer_norm, F.rms_norm)},
     **{function: _normalization(function, by_channel=True) for function in (F.group_norm, F.batch_norm)},
     F.linear: _linear,
