@@ -1,9 +1,9 @@
 """The kernel block by block: how many rows and outputs are held at a time, and where their contraction goes.
 
 A plan says what a row costs. As many rows as the budget allows stand in one block, because the backward passes of a
-block are repeated for every other block. What one output's backward pass gives is contracted before the next pass,
-unless the passes of all outputs fit in a working set: then products are longer and faster, and blocks keep what they
-have.
+block are repeated for every other block. What one output's backward pass gives is contracted before the next pass.
+Several outputs go together, as many as fit in a working set, where that saves work: a block that has them all keeps
+what it has for the other blocks, and the patches of a convolution are copied once for all of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def divide(plans: tuple[Plan, Plan], question: Question, n_directions: int, memo
         rows = max(1, min(rows, (budget - fixed) // (blocks * per_row)))
     if question.kind is Kind.DIAGONAL:  # rows that never meet: no more than is fast
         rows = max(1, min(rows, WORKING_SET.get(device.type, 2**28) // per_row))
-    elif question.kind is Kind.TRACE:
+    elif question.kind is Kind.TRACE and (blocks > 1 or any(cost.copied > cost.streamed for cost in costs)):
         spare = min(budget - fixed - blocks * rows * per_row, WORKING_SET.get(device.type, 2**28))
         at_once += max(0, spare // max(1, blocks * rows * streamed))
     return Division(rows, min(at_once, n_directions), max(numbers, 1))
@@ -152,7 +152,7 @@ def _add_diagonal(pieces: Pieces, results: dict[str, Tensor], i: slice) -> None:
 
 def _slices(piece: Outer) -> Iterator[Piece]:
     numbers = NUMBERS["cpu"]
-    return piece.slices(piece.units(numbers), numbers)
+    return piece.slices(piece.cut(numbers, together=True), numbers)
 
 
 def _targets(names: tuple[str, ...], results: dict[str, Tensor]) -> list[Tensor]:

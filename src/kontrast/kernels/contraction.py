@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -63,7 +63,11 @@ class Dense(Piece):
 
     def add_trace(self, other: Self, out: Tensor) -> None:
         """Σ_i K_ii(x, y)."""
-        add_product(self.gradients.flatten(1), other.gradients.flatten(1), out)
+        if self.gradients.is_contiguous() and other.gradients.is_contiguous():
+            add_product(self.gradients.flatten(1), other.gradients.flatten(1), out)
+        else:
+            for mine, its in zip(self.gradients.unbind(1), other.gradients.unbind(1), strict=True):
+                add_product(mine, its, out)
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
@@ -75,36 +79,54 @@ class Outer:
     r"""Gradients $\sum_t B_t h_t^\top$ of a large weight, summed over its uses, not formed yet."""
 
     features: tuple[Callable[[slice], Tensor], ...]  # of each use, for some of the rows: (r, G, T, I)
-    signals: tuple[Tensor, ...]  # (n, q, G, T, O)
+    signals: tuple[tuple[Tensor, ...], ...]  # of each use, for each direction: (n, G, T, O)
+    copied: bool  # whether features are copies that take memory: the patches of a convolution
 
-    def units(self, numbers: int) -> int:
-        """How many of the weight's outputs have about this many gradients."""
-        n, q, G, _, n_units = self.signals[0].shape
-        n_inputs = self.features[0](slice(0, 1)).shape[-1]
-        return max(1, min(n_units, numbers // max(1, n * q * G * n_inputs)))
+    def cut(self, numbers: int, *, together: bool) -> Cut:
+        """Slices of about so many gradients, of all directions if they are wanted `together`."""
+        n, G, _, n_units = self.signals[0][0].shape
+        per_row = self.features[0](slice(0, 1))
+        held = not self.copied or n * per_row.numel() <= numbers
+        if held:
+            numbers = min(numbers, IN_CACHE.get(per_row.device.type, numbers))
+        directions = len(self.signals[0]) if together or not held else 1
+        return Cut(max(1, min(n_units, numbers // (n * G * directions * per_row.shape[-1]))), directions)
 
-    def slices(self, units: int, numbers: int) -> Iterator[Dense]:
-        """The gradients of so many of the weight's outputs at a time, from about so many numbers of features."""
-        first, one = self.signals[0], self.features[0](slice(0, 1))
-        n, q, G, _, n_units = first.shape
-        # The features of a convolution, its patches, are many times its input: some rows at a time.
-        at_once = max(1, numbers // max(1, one.numel()))
+    def slices(self, cut: Cut, numbers: int) -> Iterator[Dense]:
+        """The gradients slice by slice, each in the memory of the last, from about `numbers` features at a time."""
+        first, one = self.signals[0][0], self.features[0](slice(0, 1))
+        n, G, _, n_units = first.shape
+        at_once = max(1, numbers // max(1, one.numel())) if self.copied else n
         parts = [slice(top, top + at_once) for top in range(0, n, at_once)]
         held = [features(parts[0]) for features in self.features] if len(parts) == 1 else None
-        for start in range(0, n_units, units):
-            size = min(units, n_units - start)
-            gradients = first.new_empty(n, G, q * size, one.shape[-1])
-            for part in parts:
-                for k, signals in enumerate(self.signals):
-                    H = self.features[k](part) if held is None else held[k]  # (r, G, T, I)
-                    B = signals[part, ..., start : start + size].permute(0, 2, 1, 4, 3).flatten(2, 3)  # (r, G, q·o, T)
-                    if k == 0:
-                        torch.matmul(B, H, out=gradients[part])
-                    else:
-                        gradients[part] += B @ H
-            if q > 1 and G > 1:
-                gradients = gradients.view(n, G, q, size, -1).transpose(1, 2)
-            yield Dense(gradients.reshape(n, q, -1))
+        room = first.new_empty(cut.directions * n * G * cut.units * one.shape[-1])
+        for start, from_direction in itertools.product(
+            range(0, n_units, cut.units), range(0, len(self.signals[0]), cut.directions)
+        ):
+            units = slice(start, min(start + cut.units, n_units))
+            shape = (min(cut.directions, len(self.signals[0]) - from_direction), n, G, units.stop - start)
+            gradients = room[: math.prod(shape) * one.shape[-1]].view(*shape, -1)
+            for part, (k, signals) in itertools.product(parts, enumerate(self.signals)):
+                H = self.features[k](part) if held is None else held[k]
+                for gradient, signal in zip(gradients, signals[from_direction:], strict=False):
+                    _add_outer(signal[part, ..., units].mT, H, gradient[part], first=k == 0)
+            yield Dense(gradients.flatten(2).transpose(0, 1))
+
+
+class Cut(NamedTuple):
+    """How an `Outer` is taken apart."""
+
+    units: int  # of the weight's outputs
+    directions: int
+
+
+def _add_outer(B: Tensor, H: Tensor, out: Tensor, *, first: bool) -> None:
+    """B H, (r, G, o, I), into `out` or, if it is not the first, onto it."""
+    B, H, out = (tensor.flatten(0, 1) for tensor in (B, H, out))
+    if first:
+        torch.bmm(B, H, out=out)
+    else:
+        out.baddbmm_(B, H)
 
 
 @dataclass(frozen=True)
@@ -240,6 +262,8 @@ class Channels(Piece):
 # Entries of one tile of the kernel, times the pairs of positions in it. Larger ones are no faster: products are long
 # enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only if there are several tiles.
 TILE = {"cpu": 2**17, "cuda": 2**26}
+# Numbers of gradients that are multiplied while a CPU's cache holds them, in memory that is used again.
+IN_CACHE = {"cpu": 2**22}
 
 
 def add_block(
@@ -250,9 +274,9 @@ def add_block(
     Of a symmetric block, the tiles below the diagonal are left out. Of gradients, about `numbers` are formed at a time.
     """
     if isinstance(left, Outer) and isinstance(right, Outer):
-        units = min(left.units(numbers), right.units(numbers))
-        mine = left.slices(units, numbers)
-        pairs = ((one, one) for one in mine) if right is left else zip(mine, right.slices(units, numbers), strict=True)
+        cut = Cut(*map(min, left.cut(numbers, together=full), right.cut(numbers, together=full)))
+        mine = left.slices(cut, numbers)
+        pairs = ((one, one) for one in mine) if right is left else zip(mine, right.slices(cut, numbers), strict=True)
         for one, other in pairs:
             add_block(one, other, out, full=full, symmetric=symmetric, numbers=numbers)
         return

@@ -74,6 +74,7 @@ class Sizes(NamedTuple):
     per_output: int = 0
     at_work: int = 0
     positions: int = 1  # that a contraction pairs with those of another row
+    copied: int = 0  # copies made of the features, while they are multiplied
 
 
 @dataclass(frozen=True)
@@ -270,8 +271,10 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
     p = first.shape.numel()
     made = n_rows * c * sum(math.prod(size) for size in sizes)
     features, signals = sum(map(_features_of, sizes)), sum(map(_signals_of, sizes))
-    if all(isinstance(two.uses[i], OuterUse) and not two.uses[i].bias for i in uses):  # type: ignore[attr-defined]
-        gradients = _Choice(Form.OUTER, made + pairs * each * p, Sizes(0, signals, features))
+    alike = _oriented_alike([two.uses[i] for i in uses], sizes)
+    if alike and isinstance(first, OuterUse) and not first.bias:
+        copied = features if first.convolution else 0
+        gradients = _Choice(Form.OUTER, made + pairs * each * p, Sizes(0, signals, features, copied=copied))
     else:
         gradients = _Choice(Form.DENSE, made + pairs * each * p, Sizes(features, p, signals))
     choices = [gradients]
@@ -282,7 +285,7 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
             size = p // sizes[0].inputs
             kept = Sizes(sizes[0].inputs + size)
             choices += [_Choice(Form.HIDDEN, pairs * (sizes[0].inputs + size), kept)]
-    if _gram_is_possible([two.uses[i] for i in uses], sizes):
+    if alike:
         choices += [_gram_choice(isinstance(first, LookupUse), sizes, pairs, each, question.kind)]
     return min(choices, key=lambda choice: choice.flops)
 
@@ -323,7 +326,7 @@ def _sizes(use: Use, rows: Rows | None) -> _MapSizes:
     return _MapSizes(groups, positions, inputs, use.shape.numel() // (groups * inputs))
 
 
-def _gram_is_possible(uses: Sequence[Use], sizes: Sequence[_MapSizes]) -> bool:
+def _oriented_alike(uses: Sequence[Use], sizes: Sequence[_MapSizes]) -> bool:
     if len({(size.groups, size.inputs, size.outputs) for size in sizes}) > 1 or len({type(use) for use in uses}) > 1:
         return False
     if all(isinstance(use, LookupUse) for use in uses):

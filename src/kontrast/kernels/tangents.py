@@ -35,6 +35,7 @@ class Costs:
     streamed: int  # per direction, until it is contracted
     at_work: int  # further ones while a pass runs
     in_products: int  # further ones while the pieces of one parameter are contracted
+    copied: int = 0  # in all while they are: patches of convolutions
     positions: int = 1  # that the contraction of a `Gram` pairs with those of another row
 
 
@@ -84,7 +85,7 @@ class RecordedPlan(Plan):
     def costs(self) -> Costs:
         """From the sizes of the groups."""
         size = self.network.like.element_size()
-        kept = collected = streamed = signals = in_products = 0
+        kept = collected = streamed = signals = in_products = copied = 0
         for group in self.layout.groups:
             kept += group.sizes.kept
             if group.form is Form.GRAM:
@@ -93,6 +94,7 @@ class RecordedPlan(Plan):
                 streamed += group.sizes.per_output
             signals += group.sizes.per_output if group.form is Form.GRAM else 0
             in_products = max(in_products, group.sizes.at_work)
+            copied += group.sizes.copied
         opaque = sum(self.network.parameters[name].numel() for name in self.layout.opaque)
         mapped = 3 * self.saved if opaque else 0
         return Costs(
@@ -101,6 +103,7 @@ class RecordedPlan(Plan):
             streamed=size * (streamed + opaque) + mapped,
             at_work=2 * self.largest + size * signals + mapped,
             in_products=size * in_products,
+            copied=size * copied,
             positions=max((group.sizes.positions for group in self.layout.groups), default=1),
         )
 
@@ -267,14 +270,13 @@ def jacobian_plan(network: Network, x: Tensor, *, name: str) -> RecordedPlan:
 
 
 def _outer_piece(uses: Sequence[Use], rows: Sequence[Rows], signals: Sequence[Sequence[Tensor]]) -> Outer:
-    features, every = [], []
+    features, every, copied = [], [], False
     for place, (use, where) in enumerate(zip(uses, rows, strict=True)):
         assert isinstance(use, OuterUse)
-        by_direction = [use.signals(given[place], where) for given in signals]  # (n, G, T, O) each
-        stacked = by_direction[0][:, None] if len(by_direction) == 1 else torch.stack(by_direction, 1)
         features.append(partial(use.features, where))
-        every.append(stacked)
-    return Outer(tuple(features), tuple(every))
+        every.append(tuple(use.signals(given[place], where) for given in signals))  # (n, G, T, O) each
+        copied |= use.convolution
+    return Outer(tuple(features), tuple(every), copied)
 
 
 def _dense_piece(
