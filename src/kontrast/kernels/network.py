@@ -20,7 +20,7 @@ from kontrast.nets import MLP, Parameters, PureFunction, pure_function
 
 # How far two evaluations of the same number may differ, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
-WITNESSES = 8  # rows for which a module must give the same outputs alone, in another order and again
+WITNESSES = 16  # rows for which a module must give the same outputs alone, in another order and again
 HALF = (torch.bfloat16, torch.float16)
 
 Select = str | int | Callable[[Any], Tensor]
@@ -357,8 +357,8 @@ def refuse_dependent_rows(network: Network, x: Tensor, name: str) -> None:
     half = (len(few) + 1) // 2
     with torch.no_grad():
         together = evaluated(network, few, name)
-        apart = evaluated(network, few[:half].flip(0), name).flip(0)
-    difference = (apart - together[:half]).abs().max()
+        apart = [evaluated(network, part.flip(0), name).flip(0) for part in torch.split(few, half)]
+    difference = (torch.cat(apart) - together).abs().max()
     if difference > tolerance(together) * together.abs().max():
         raise InputError(
             f"{network.name} gives a row of {name} another output when other rows are evaluated with it (they "
