@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import booleans, floats, integers, sampled_from
-from pytorch_metric_learning import distances, reducers
-from pytorch_metric_learning import losses as metric_learning
 from torch.nn import functional as F
 
 from kontrast.errors import InputError
@@ -25,6 +23,11 @@ from kontrast.losses import (
 )
 from tests.cases import DTYPES, TOLERANCE, generator, randn
 from tests.reference import losses as reference
+
+REASON = "needs pytorch-metric-learning, a development extra: pip install -e '.[dev]'"
+metric_learning = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)
+distances = pytest.importorskip("pytorch_metric_learning.distances", reason=REASON)
+reducers = pytest.importorskip("pytorch_metric_learning.reducers", reason=REASON)
 
 seeds = integers(0, 2**16)
 quick = settings(max_examples=8, deadline=None)

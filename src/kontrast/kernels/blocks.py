@@ -23,6 +23,8 @@ from kontrast.memory import budget_bytes, rows_that_fit
 # Bytes for the backward passes of several outputs at once, and numbers of gradients that are formed at once.
 WORKING_SET = {"cpu": 2**29, "cuda": 2**33}
 NUMBERS = {"cpu": 2**25, "cuda": 2**30}
+# Multiplications of a pass over rows so few that it takes no longer over a copy of them for every output.
+CROWD = {"cpu": 2**20, "cuda": 2**34}
 TILES = {"cpu": 2**20, "cuda": 2**28}  # bytes of the tiles in `add_block`: three of them
 
 
@@ -33,6 +35,7 @@ class Division:
     rows: int  # of a block
     directions: int  # whose backward passes are contracted together
     numbers: int  # of gradients that are formed in one go
+    copies: int = 1  # of the rows, as many as directions: one backward pass for all
 
 
 def divide(plans: tuple[Plan, Plan], question: Question, n_directions: int, memory: float | None) -> Division:
@@ -63,6 +66,10 @@ def divide(plans: tuple[Plan, Plan], question: Question, n_directions: int, memo
     elif question.kind is Kind.TRACE and (blocks > 1 or any(cost.copied > cost.streamed for cost in costs)):
         spare = min(budget - fixed - blocks * rows * per_row, WORKING_SET.get(device.type, 2**28))
         at_once += max(0, spare // max(1, blocks * rows * streamed))
+    if blocks == 1 and rows * max(cost.multiplications for cost in costs) <= CROWD.get(device.type, 0):
+        copies = n_directions * rows * max(cost.kept + cost.streamed + cost.at_work for cost in costs)
+        if copies <= budget - fixed:
+            return Division(rows, n_directions, max(numbers, 1), n_directions)
     return Division(rows, min(at_once, n_directions), max(numbers, 1))
 
 
@@ -87,7 +94,7 @@ def fill(
     division = divide(plans, question, len(outputs), memory)
     with torch.no_grad():
         for i in _parts(n, division.rows):
-            at_x = _Block(plans[0].start(x[i], len(outputs)), outputs, division)
+            at_x = _Block(plans[0].start(x[i], len(outputs), division.copies), outputs, division)
             if question.kind is Kind.DIAGONAL:
                 for pieces in at_x.pieces():
                     _add_diagonal(pieces, results, i)
@@ -97,7 +104,7 @@ def fill(
                     continue
                 same = question.symmetric and i == j
                 rows = x[j] if y is None else y[j]
-                at_y = at_x if same else _Block(plans[1].start(rows, len(outputs)), outputs, division)
+                at_y = at_x if same else _Block(plans[1].start(rows, len(outputs), division.copies), outputs, division)
                 _add(at_x, at_y, {name: _at(result, i, j) for name, result in results.items()}, question)
                 if question.symmetric:
                     for result in results.values():

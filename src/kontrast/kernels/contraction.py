@@ -86,10 +86,12 @@ class Outer:
         """Slices of about so many gradients, of all directions if they are wanted `together`."""
         n, G, _, n_units = self.signals[0][0].shape
         per_row = self.features[0](slice(0, 1))
-        held = not self.copied or n * per_row.numel() <= numbers
-        if held:
-            numbers = min(numbers, IN_CACHE.get(per_row.device.type, numbers))
-        directions = len(self.signals[0]) if together or not held else 1
+        in_cache = IN_CACHE.get(per_row.device.type)
+        if in_cache is not None and (not self.copied or n * per_row.numel() <= numbers):
+            numbers = min(numbers, in_cache)
+        else:  # a GPU wants long products, and patches are copied once for all directions
+            together = True
+        directions = len(self.signals[0]) if together else 1
         return Cut(max(1, min(n_units, numbers // (n * G * directions * per_row.shape[-1]))), directions)
 
     def slices(self, cut: Cut, numbers: int) -> Iterator[Dense]:
@@ -97,15 +99,18 @@ class Outer:
         first, one = self.signals[0][0], self.features[0](slice(0, 1))
         n, G, _, n_units = first.shape
         at_once = max(1, numbers // max(1, one.numel())) if self.copied else n
-        parts = [slice(top, top + at_once) for top in range(0, n, at_once)]
+        parts = [slice(top, min(top + at_once, n)) for top in range(0, n, at_once)]
         held = [features(parts[0]) for features in self.features] if len(parts) == 1 else None
         room = first.new_empty(cut.directions * n * G * cut.units * one.shape[-1])
+        rows_first = first.is_cuda and G == 1  # then the sum over directions is one long product
         for start, from_direction in itertools.product(
             range(0, n_units, cut.units), range(0, len(self.signals[0]), cut.directions)
         ):
             units = slice(start, min(start + cut.units, n_units))
-            shape = (min(cut.directions, len(self.signals[0]) - from_direction), n, G, units.stop - start)
-            gradients = room[: math.prod(shape) * one.shape[-1]].view(*shape, -1)
+            q = min(cut.directions, len(self.signals[0]) - from_direction)
+            shape = (q, n, G, units.stop - start, one.shape[-1])
+            some = room[: math.prod(shape)]
+            gradients = some.view(n, q, *shape[2:]).transpose(0, 1) if rows_first else some.view(shape)
             for part, (k, signals) in itertools.product(parts, enumerate(self.signals)):
                 H = self.features[k](part) if held is None else held[k]
                 for gradient, signal in zip(gradients, signals[from_direction:], strict=False):

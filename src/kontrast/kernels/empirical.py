@@ -128,32 +128,35 @@ def filled(
     directions: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The kernels, through the plan for this network or, where no plan fits all rows, automatic differentiation."""
-    plans = plans_for(network, x, y, question)
-    try:
-        return fill(plans, x, y, question, memory, directions)
-    except UnplannedError:  # the forward pass branches on values
-        return fill(_jacobian_plans(network, x, y), x, y, question, memory, directions)
+    for again in (False, True):
+        try:
+            return fill(plans_for(network, x, y, question, again=again), x, y, question, memory, directions)
+        except UnplannedError:  # the module was changed since it was planned for, or its pass branches on values
+            continue
+    return fill(_jacobian_plans(network, x, y), x, y, question, memory, directions)
 
 
-def plans_for(network: Network, x: Tensor, y: Tensor | None, question: Question) -> tuple[Plan, Plan]:
+def plans_for(
+    network: Network, x: Tensor, y: Tensor | None, question: Question, *, again: bool = False
+) -> tuple[Plan, Plan]:
     """The plans for the rows of x and for those of y."""
     if network.mlp is not None:
         plan = mlp_plan(network.mlp, network, question.kind, x=x, y=x if y is None else y)
         return plan, plan
-    return _recorded_plans(network, x, y, question)
+    return _recorded_plans(network, x, y, question, again)
 
 
 def _recorded_plans(
-    network: Network, x: Tensor, y: Tensor | None, question: Question
+    network: Network, x: Tensor, y: Tensor | None, question: Question, again: bool
 ) -> tuple[RecordedPlan, RecordedPlan]:
     refuse_dependent_rows(network, x, "x")
-    plan = plan_for(network, two_rows(x, y), question, name="x")
+    plan = plan_for(network, two_rows(x, y), question, name="x", again=again)
     if y is not None:
         refuse_dependent_rows(network, y, "y")
     if y is None or _alike(x, y):
         return plan, plan
     # Rows of another shape, for instance sequences of another length: the same forms at other places.
-    other = plan_for(network, two_rows(y, None), question, name="y")
+    other = plan_for(network, two_rows(y, None), question, name="y", again=again)
     if other.n_outputs != plan.n_outputs:
         raise InputError(f"x has {plan.n_outputs} outputs but y has {other.n_outputs}; pass rows with equally many")
     mine, its = plan.layout, other.layout

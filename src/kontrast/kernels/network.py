@@ -30,16 +30,25 @@ Select = str | int | Callable[[Any], Tensor]
 class Network:
     """A module at a parameter point as a pure function, and the parameters whose tangents are wanted."""
 
-    name: str
+    module: nn.Module  # without its wrappers
     function: PureFunction
     parameters: Parameters  # all of them, detached, with requires_grad
     selected: tuple[str, ...]
-    hint: str = ""  # what couples rows most often in a module of this kind
-    mlp: MLP | None = None  # the module, if its tangents have a formula of their own
+    output: Select | None = None  # what `function` picks from the module's result
 
     def __call__(self, x: Tensor) -> Tensor:
         """f(x) at these parameters."""
         return self.function(self.parameters, x)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self.module).__name__
+
+    @property
+    def mlp(self) -> MLP | None:
+        """The module, if its tangents have a formula of their own."""
+        return self.module if type(self.module) is MLP and self.output is None else None
 
     @property
     def like(self) -> Tensor:
@@ -72,8 +81,7 @@ def network_of(
     dtype = torch.promote_types(next(iter(point.values())).dtype, torch.float32)
     detached = {name: p.detach().to(dtype).requires_grad_() for name, p in point.items()}
     function = _differentiable(module, {name: _wide(b) for name, b in buffers.items()}, output)
-    mlp = module if type(module) is MLP and output is None else None
-    return Network(what, function, detached, _selected(own, only), _hint(module), mlp)
+    return Network(module, function, detached, _selected(own, only), output)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -89,7 +97,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Work with gradients, in full precision, without compiled code and the module's backward hooks, which are put back.
+    """Work with gradients, in full precision, without compiled code and the module's backward hooks; all is put back.
 
     Compiled code hides its operations, and a backward hook may change the gradients it sees.
     """
@@ -102,7 +110,8 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        for backend in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        known: Any = torch.backends
+        for backend in (known.cuda.matmul, known.cudnn.conv, known.cudnn.rnn):
             stack.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
             backend.fp32_precision = "ieee"  # TF32, the default of convolutions, has ten bits
         if compiled:
@@ -363,8 +372,8 @@ def refuse_dependent_rows(network: Network, x: Tensor, name: str) -> None:
         raise InputError(
             f"{network.name} gives a row of {name} another output when other rows are evaluated with it (they "
             f"differ by {float(difference):.1e}): its rows depend on each other or on chance (batch statistics, "
-            f"dropout){network.hint}, so there is no kernel between rows; make the forward pass deterministic and "
-            "independent for each row"
+            f"dropout){_hint(network.module)}, so there is no kernel between rows; make the forward pass deterministic "
+            "and independent for each row"
         )
 
 

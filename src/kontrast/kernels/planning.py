@@ -96,6 +96,7 @@ class Layout:
     opaque: tuple[str, ...] = ()  # through per-row Jacobians
     groups: tuple[Group, ...] = ()
     ends: Ends = Ends()
+    multiplications: int = 0  # per row, by the linear maps of a forward pass
 
 
 class Saved(NamedTuple):
@@ -159,7 +160,9 @@ def layout_of(network: Network, observed: Observed, question: Question) -> Layou
     ends = ends_of(two, rows) if question.endings else Ends()
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
     in_order = tuple(name for name in network.selected if name in opaque)
-    return Layout(two.output.shape[1], origins, signature, rows, in_order, groups, ends)
+    known = (_sizes(use, where) for use, where in zip(two.uses, rows, strict=True) if where is not None)
+    multiplications = sum(math.prod(size) for size in known)
+    return Layout(two.output.shape[1], origins, signature, rows, in_order, groups, ends, multiplications)
 
 
 def reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:

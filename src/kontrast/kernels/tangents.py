@@ -6,19 +6,33 @@ What a direction's pass gives is contracted before the next one where it would b
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from kontrast.kernels.contraction import Channels, Dense, Gram, Outer, Output, Piece, add_block
 from kontrast.kernels.network import Network, check_output, tolerance
-from kontrast.kernels.planning import ENDINGS, Form, Group, Layout, Question, ends_of, layout_of, observe, reached
+from kontrast.kernels.planning import (
+    ENDINGS,
+    Form,
+    Group,
+    Layout,
+    Observed,
+    Question,
+    Saved,
+    ends_of,
+    layout_of,
+    observe,
+    reached,
+)
 from kontrast.kernels.recording import LookupUse, OuterUse, Record, Rows, Use, record
 
 Pieces = dict[tuple[str, ...], Piece | Outer]
@@ -36,6 +50,7 @@ class Costs:
     at_work: int  # further ones while a pass runs
     in_products: int  # further ones while the pieces of one parameter are contracted
     copied: int = 0  # in all while they are: patches of convolutions
+    multiplications: float = math.inf  # per row, not bytes, of a forward pass
     positions: int = 1  # that the contraction of a `Gram` pairs with those of another row
 
 
@@ -68,8 +83,11 @@ class Plan(ABC):
         """What it takes."""
 
     @abstractmethod
-    def start(self, x: Tensor, n_directions: int) -> Pass:
-        """A pass over these rows, for so many directions in all."""
+    def start(self, x: Tensor, n_directions: int, copies: int = 1) -> Pass:
+        """A pass over these rows, for so many directions in all.
+
+        With as many `copies` of the rows one backward pass serves all directions: a GPU waits less for its next step.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +122,13 @@ class RecordedPlan(Plan):
             at_work=2 * self.largest + size * signals + mapped,
             in_products=size * in_products,
             copied=size * copied,
+            multiplications=self.layout.multiplications or math.inf,
             positions=max((group.sizes.positions for group in self.layout.groups), default=1),
         )
 
-    def start(self, x: Tensor, n_directions: int) -> Pass:
+    def start(self, x: Tensor, n_directions: int, copies: int = 1) -> Pass:
         """The forward pass; raises `UnplannedError` if these rows do not fit the plan."""
-        return RecordedPass(self, x, n_directions)
+        return RecordedPass(self, x, n_directions, copies)
 
 
 class UnplannedError(Exception):
@@ -119,17 +138,20 @@ class UnplannedError(Exception):
 class RecordedPass(Pass):
     """A watched pass. Backward passes start at its outputs and stop where parameters are used."""
 
-    def __init__(self, plan: RecordedPlan, x: Tensor, n_directions: int, seen: Record | None = None) -> None:
+    def __init__(
+        self, plan: RecordedPlan, x: Tensor, n_directions: int, copies: int = 1, seen: Record | None = None
+    ) -> None:
         self.plan, self.network, self.layout, self.x = plan, plan.network, plan.layout, x
-        self.n_directions = n_directions
+        self.n_directions, self.copies = n_directions, copies
         self._grams: dict[tuple[str, ...], _Collected] = {}
         self._n_done = 0
         used = {name for group in self.layout.groups for name in group.names} | set(self.layout.opaque)
         unused = [name for name in self.network.selected if name not in used]
         self.seen = seen
         if seen is None and (self.layout.groups or unused):
-            self.seen = record(lambda: self.network(x), self.network.parameters, self.layout.origins)
-            check_output(self.network, self.seen.output, x)
+            rows = x if copies == 1 else x.repeat(copies, *[1] * (x.ndim - 1))
+            self.seen = record(lambda: self.network(rows), self.network.parameters, self.layout.origins)
+            check_output(self.network, self.seen.output, rows)
             if not self._holds(self.seen, unused):
                 raise UnplannedError
 
@@ -149,9 +171,9 @@ class RecordedPass(Pass):
         pieces: Pieces = {}
         for group in self.layout.groups:
             if group.form is Form.OUTPUT:
-                pieces[group.names] = _output_piece(self._ended, self.layout, group)
+                pieces[group.names] = _output_piece(self._ended, self.layout, group).rows(0, len(self.x))
             elif group.form in (Form.HIDDEN, Form.CHANNELS):
-                pieces[group.names] = _hidden_piece(self._ended, self.network, self.layout, group)
+                pieces[group.names] = _hidden_piece(self._ended, self.network, self.layout, group).rows(0, len(self.x))
         return pieces
 
     @property
@@ -165,52 +187,53 @@ class RecordedPass(Pass):
         return self.seen
 
     def streamed(self, directions: Tensor) -> Pieces:
-        """One backward pass per direction. Signals of `Form.GRAM` are collected on the way."""
+        """A backward pass per direction, or one for all. Signals of `Form.GRAM` are collected on the way."""
         pieces: Pieces = {}
         groups = [group for group in self.layout.groups if group.form not in ENDINGS]
         if not self._collecting:
             groups = [group for group in groups if group.form is not Form.GRAM]
         if groups:
-            by_direction = self._signals(groups, directions)
+            passes = [self._signals(groups, some) for some in torch.split(directions, self.copies)]
             for group in groups:
                 uses, rows = self._uses(group)
                 if group.form is Form.GRAM:
                     continue
-                signals = [[given[index] for index in group.uses] for given in by_direction]
+                signals = [[given[index] for index in group.uses] for given in passes]
                 if group.form is Form.OUTER:
-                    pieces[group.names] = _outer_piece(uses, rows, signals)
+                    piece: Piece | Outer = _outer_piece(uses, rows, signals, len(self.x))
                 else:
-                    pulled = [self._pulled(group, given) for given in by_direction]
-                    pieces[group.names] = _dense_piece(uses, rows, signals, pulled)
+                    pulled = [self._pulled(group, given) for given in passes]
+                    piece = _dense_piece(uses, rows, signals, pulled, len(self.x))
+                pieces[group.names] = piece
         if self.layout.opaque:
             found = jacobians(self.network, self.layout.opaque, self.x, directions, vmapped=self.plan.vmapped)
             pieces |= {(name,): Dense(gradient) for name, gradient in found.items()}
         return pieces
 
-    def _signals(self, groups: Sequence[Group], directions: Tensor) -> list[dict[int, Tensor]]:
-        """∂(direction·f)/∂a where parameters are used, by use; those of `Form.GRAM` go into their places."""
+    def _signals(self, groups: Sequence[Group], directions: Tensor) -> dict[int, Tensor]:
+        """∂(direction·f)/∂a where parameters are used, by use; those of `Form.GRAM` go into their places.
+
+        The rows come once for every direction.
+        """
         seen = self._ended
         made = {index for group in groups for name in group.derived for index in self._uses_of(name)}
         wanted = sorted({index for group in groups for index in group.uses} | made)
         alone = {index for group in groups if group.form is not Form.GRAM for index in group.uses} | made
         edges = [seen.uses[index].edge for index in wanted]
-        by_direction = []
-        for direction in directions:
-            cotangent = direction.expand_as(seen.output)
-            found = torch.autograd.grad(seen.output, edges, cotangent, retain_graph=True, allow_unused=True)
-            # A use that this output does not depend on has no signal.
-            given = {
-                index: seen.output.new_zeros(seen.uses[index].output_shape) if signal is None else signal
-                for index, signal in zip(wanted, found, strict=True)
-            }
-            del found
-            if self._collecting:
-                for group in groups:
-                    if group.form is Form.GRAM:
-                        self._collector(group).take(self._n_done, [given[index] for index in group.uses])
-                self._n_done += 1
-            by_direction.append({index: signal for index, signal in given.items() if index in alone})
-        return by_direction
+        each = directions.repeat_interleave(len(self.x), 0)
+        found = torch.autograd.grad(seen.output, edges, each, retain_graph=True, allow_unused=True)
+        # A use that these outputs do not depend on has no signal.
+        given = {
+            index: seen.output.new_zeros(seen.uses[index].output_shape) if signal is None else signal
+            for index, signal in zip(wanted, found, strict=True)
+        }
+        if self._collecting:
+            for group in groups:
+                if group.form is Form.GRAM:
+                    signals = [given[index] for index in group.uses]
+                    self._collector(group).take(slice(self._n_done, self._n_done + len(directions)), signals)
+            self._n_done += len(directions)
+        return {index: signal for index, signal in given.items() if index in alone}
 
     def _collector(self, group: Group) -> _Collected:
         if group.names not in self._grams:
@@ -245,50 +268,76 @@ class RecordedPass(Pass):
         return total
 
 
-def plan_for(network: Network, x: Tensor, question: Question, *, name: str) -> RecordedPlan:
-    """A plan for rows like those of `x`, (2, …)."""
+# What was planned for a module, which holds no tensors. A pass over other rows is still compared with its layout.
+_Planned = dict[tuple[object, ...], tuple[Layout, Saved, bool]]
+_PLANNED: WeakKeyDictionary[nn.Module, _Planned] = WeakKeyDictionary()
+
+
+def plan_for(network: Network, x: Tensor, question: Question, *, name: str, again: bool = False) -> RecordedPlan:
+    """A plan for rows like those of `x`, (2, …): the one found before for this module, or `again` a new one."""
+    modes = tuple(part.training for part in network.module.modules())
+    like = network.like
+    key = (question, network.selected, network.output, modes, x.shape[1:], x.dtype, like.dtype, like.device)
+    planned = _PLANNED.setdefault(network.module, {})
+    if again or key not in planned:
+        planned[key] = _planned(network, x, question, name)
+    layout, saved, vmapped = planned[key]
+    return RecordedPlan(network, layout.n_outputs, layout, *saved, vmapped)
+
+
+def _planned(network: Network, x: Tensor, question: Question, name: str) -> tuple[Layout, Saved, bool]:
     observed = observe(network, x, name)
     layout = layout_of(network, observed, question)
-    saved = observed.saved
-    n_outputs = observed.two.output.shape[1]
     if layout is not None:
-        plan = RecordedPlan(network, n_outputs, layout, *saved, _vmap_works(network, layout.opaque, x))
+        vmapped = _vmap_works(network, layout.opaque, x)
+        plan = RecordedPlan(network, layout.n_outputs, layout, *observed.saved, vmapped)
         if _witness_agrees(plan, x, observed.two):
-            return plan
-    return jacobian_plan(network, x, name=name)
+            return layout, observed.saved, vmapped
+    return _opaque(network, x, observed)
 
 
 def jacobian_plan(network: Network, x: Tensor, *, name: str) -> RecordedPlan:
     """A plan for such rows that uses automatic differentiation alone."""
-    observed = observe(network, x, name)
-    n_outputs = observed.two.output.shape[1]
-    layout = Layout(n_outputs, opaque=network.selected)
-    return RecordedPlan(network, n_outputs, layout, *observed.saved, _vmap_works(network, network.selected, x))
+    layout, saved, vmapped = _opaque(network, x, observe(network, x, name))
+    return RecordedPlan(network, layout.n_outputs, layout, *saved, vmapped)
+
+
+def _opaque(network: Network, x: Tensor, observed: Observed) -> tuple[Layout, Saved, bool]:
+    layout = Layout(observed.two.output.shape[1], opaque=network.selected)
+    return layout, observed.saved, _vmap_works(network, network.selected, x)
 
 
 # --- the pieces of each form ----------------------------------------------------------------------------------------
 
 
-def _outer_piece(uses: Sequence[Use], rows: Sequence[Rows], signals: Sequence[Sequence[Tensor]]) -> Outer:
-    features, every, copied = [], [], False
+# Signals come from one pass after another. In each, the n rows come once for every direction.
+
+
+def _outer_piece(uses: Sequence[Use], rows: Sequence[Rows], passes: Sequence[Sequence[Tensor]], n: int) -> Outer:
+    features, signals, copied = [], [], False
     for place, (use, where) in enumerate(zip(uses, rows, strict=True)):
         assert isinstance(use, OuterUse)
         features.append(partial(use.features, where))
-        every.append(tuple(use.signals(given[place], where) for given in signals))  # (n, G, T, O) each
+        split = [torch.split(use.signals(given[place], where), n) for given in passes]  # (n, G, T, O) each
+        signals.append(tuple(signal for every in split for signal in every))
         copied |= use.convolution
-    return Outer(tuple(features), tuple(every), copied)
+    return Outer(tuple(features), tuple(signals), copied)
 
 
 def _dense_piece(
-    uses: Sequence[Use], rows: Sequence[Rows], signals: Sequence[Sequence[Tensor]], pulled: Sequence[Tensor | None]
+    uses: Sequence[Use],
+    rows: Sequence[Rows],
+    passes: Sequence[Sequence[Tensor]],
+    pulled: Sequence[Tensor | None],
+    n: int,
 ) -> Dense:
     totals = list(pulled)
     for place, (use, where) in enumerate(zip(uses, rows, strict=True)):
         prepared = use.prepared(where)
-        for k, given in enumerate(signals):
+        for k, given in enumerate(passes):
             gradient, sofar = use.gradient(given[place], where, prepared), totals[k]
             totals[k] = gradient if sofar is None else sofar + gradient
-    gradients = [total for total in totals if total is not None]
+    gradients = [part for total in totals if total is not None for part in torch.split(total, n)]
     return Dense(gradients[0][:, None] if len(gradients) == 1 else torch.stack(gradients, 1))
 
 
@@ -296,18 +345,18 @@ class _Collected:
     """The features, and the signals of one direction after another, of a parameter in `Form.GRAM`."""
 
     def __init__(self, uses: Sequence[Use], rows: Sequence[Rows], n: int, n_directions: int, ones: bool) -> None:
-        self.uses, self.rows, self.ones = uses, rows, ones
-        features = [_features(use, where) for use, where in zip(uses, rows, strict=True)]
+        self.uses, self.rows, self.n, self.ones = uses, rows, n, ones
+        features = [_features(use, where)[:n] for use, where in zip(uses, rows, strict=True)]
         self.features = torch.cat(features, dim=1 if features[0].ndim == 2 else 2)  # (n, T) ids or (n, G, T, I)
         self.signals: Tensor | None = None
         self.n_directions = n_directions
 
-    def take(self, k: int, signals: Sequence[Tensor]) -> None:
+    def take(self, places: slice, signals: Sequence[Tensor]) -> None:
         plain = [_signals(use, B, rows) for use, B, rows in zip(self.uses, signals, self.rows, strict=True)]
         value = plain[0] if len(plain) == 1 else torch.cat(plain, dim=2)
         if self.signals is None:
-            self.signals = value.new_empty(value.shape[0], self.n_directions, *value.shape[1:])
-        self.signals[:, k] = value
+            self.signals = value.new_empty(self.n, self.n_directions, *value.shape[1:])
+        self.signals[:, places] = torch.unflatten(value, 0, (-1, self.n)).transpose(0, 1)
 
     def piece(self) -> Gram:
         assert self.signals is not None
@@ -440,7 +489,7 @@ def _witness_agrees(plan: RecordedPlan, x: Tensor, two: Record) -> bool:
     layerwise = f.new_zeros(2, 1, 2, 1)
     if groups:
         witness = replace(plan, layout=replace(layout, groups=groups, opaque=()))
-        begun = RecordedPass(witness, x, 1, two)
+        begun = RecordedPass(witness, x, 1, seen=two)
         for piece in (*begun.streamed(mixture[None]).values(), *begun.collected().values()):
             add_block(piece, piece, layerwise, full=True, symmetric=False, numbers=WITNESS_NUMBERS)
     wanted = [plan.network.parameters[name] for name in names]
