@@ -9,15 +9,16 @@ what it has for the other blocks, and the patches of a convolution are copied on
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kontrast.kernels.contraction import Outer, Piece, add_block
 from kontrast.kernels.planning import Kind, Question
-from kontrast.kernels.tangents import Pass, Pieces, Plan
+from kontrast.kernels.tangents import Pieces, Plan
 from kontrast.memory import budget_bytes, rows_that_fit
 
 # Bytes for the backward passes of several outputs at once, and numbers of gradients that are formed at once.
@@ -93,30 +94,52 @@ def fill(
     outputs = torch.eye(c, dtype=like.dtype, device=like.device) if directions is None else directions.to(like)
     division = divide(plans, question, len(outputs), memory)
     with torch.no_grad():
-        for i in _parts(n, division.rows):
-            at_x = _Block(plans[0].start(x[i], len(outputs), division.copies), outputs, division)
-            if question.kind is Kind.DIAGONAL:
-                for pieces in at_x.pieces():
+        if question.kind is Kind.DIAGONAL:
+            for i in _parts(n, division.rows):
+                for pieces in _Block(plans[0], x[i], outputs, division).pieces():
                     _add_diagonal(pieces, results, i)
-                continue
-            for j in _parts(m, division.rows):
-                if question.symmetric and j.start < i.start:
-                    continue
-                same = question.symmetric and i == j
-                rows = x[j] if y is None else y[j]
-                at_y = at_x if same else _Block(plans[1].start(rows, len(outputs), division.copies), outputs, division)
-                _add(at_x, at_y, {name: _at(result, i, j) for name, result in results.items()}, question)
-                if question.symmetric:
-                    for result in results.values():
-                        _mirror(result, i, j)
+            return results
+        targets = {name: partial(_at, result) for name, result in results.items()}
+        for i, j, block in each_block(plans, x, y, question, outputs, division, targets):
+            if question.symmetric and i != j:
+                for name, result in results.items():
+                    _at(result, j, i).copy_(_transposed(block[name]))
     return results
+
+
+def each_block(
+    plans: tuple[Plan, Plan],
+    x: Tensor,
+    y: Tensor | None,
+    question: Question,
+    outputs: Tensor,
+    division: Division,
+    targets: Mapping[str, Callable[[slice, slice], Tensor]],
+) -> Iterator[tuple[slice, slice, dict[str, Tensor]]]:
+    """Block (i, j) after block of the kernels, of symmetric ones those on and above the diagonal, added to `targets`.
+
+    Without gradients: call it under `torch.no_grad()`.
+    """
+    for i in _parts(question.n, division.rows):
+        at_x = _Block(plans[0], x[i], outputs, division)
+        for j in _parts(question.m, division.rows):
+            if question.symmetric and j.start < i.start:
+                continue
+            same = question.symmetric and i == j
+            at_y = at_x if same else _Block(plans[1], x[j] if y is None else y[j], outputs, division)
+            block = {name: target(i, j) for name, target in targets.items()}
+            _add(at_x, at_y, block, question)
+            if same:
+                for part in block.values():
+                    _mirror(part)
+            yield i, j, block
 
 
 class _Block:
     """What the passes over a block of rows give, chunk by chunk of directions; kept if it is one chunk."""
 
-    def __init__(self, begun: Pass, directions: Tensor, division: Division) -> None:
-        self.begun, self.division = begun, division
+    def __init__(self, plan: Plan, rows: Tensor, directions: Tensor, division: Division) -> None:
+        self.begun, self.division = plan.start(rows, len(directions), division.copies), division
         self.chunks = torch.split(directions, division.directions)
         self._kept: list[Pieces] | None = None
 
@@ -175,12 +198,8 @@ def _at(result: Tensor, i: slice, j: slice) -> Tensor:
     return result[i, j] if result.ndim == 2 else result[i, :, j]
 
 
-def _mirror(result: Tensor, i: slice, j: slice) -> None:
-    """Copy block (i, j) of a symmetric kernel to (j, i), or the upper triangle of a diagonal block to the lower."""
-    block = _at(result, i, j)
-    if i != j:
-        _at(result, j, i).copy_(_transposed(block))
-        return
+def _mirror(block: Tensor) -> None:
+    """Copy the upper triangle of a symmetric block to the lower."""
     for strip, other in itertools.product(_parts(len(block), STRIP), repeat=2):
         if strip.start < other.start:
             _at(block, other, strip).copy_(_transposed(_at(block, strip, other)))

@@ -22,10 +22,43 @@ STRIP_BYTES = 2**26  # strips beyond this gain no speed and cost memory
 
 @dataclass(frozen=True)
 class KernelDrift:
-    """How far a kernel moved: ‖K − K0‖_F / ‖K0‖_F, and the largest |K − K0| of any entry."""
+    """How far a kernel moved: ‖K − K0‖_F / ‖K0‖_F, the largest |K − K0| of any entry, and `kernel_alignment`.
+
+    Where a kernel only grew, it is aligned with the old one. A kernel that became zero has no alignment: nan.
+    """
 
     relative: float
     largest: float
+    alignment: float
+
+
+@dataclass
+class Comparison:
+    """The sums behind `KernelDrift`, over entries that come part by part."""
+
+    moved: float = 0.0  # ‖K − K0‖²
+    product: float = 0.0  # ⟨K, K0⟩
+    size: float = 0.0  # ‖K‖²
+    first_size: float = 0.0  # ‖K0‖²
+    largest: float = 0.0
+
+    def add(self, K: Tensor, K0: Tensor, *, times: int = 1) -> None:
+        """Count these entries, in float64, so many times."""
+        self.product += times * float((K * K0).sum())
+        self.size += times * float(K.square().sum())
+        self.first_size += times * float(K0.square().sum())
+        difference = K - K0
+        self.moved += times * float(difference.square().sum())
+        self.largest = max(self.largest, float(difference.abs().max()))
+
+    def drift(self) -> KernelDrift:
+        """What they say; refuses to relate a change to nothing."""
+        if self.first_size == 0:
+            raise InputError("K0 is zero everywhere, so a relative drift has no meaning; compare with another kernel")
+        norms = math.sqrt(self.size) * math.sqrt(self.first_size)
+        return KernelDrift(
+            math.sqrt(self.moved / self.first_size), self.largest, self.product / norms if norms > 0 else math.nan
+        )
 
 
 @dataclass(frozen=True)
@@ -89,15 +122,10 @@ def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> Kerne
         require_real_matrix(matrix, name)
         require_shape(name, matrix, ("n", "m"))
     require_same_shape(f"compare {SAME_POINTS}", K=K, K0=K0)
-    moved, size, largest = 0.0, 0.0, 0.0
+    seen = Comparison()
     for _, (a, b) in strips([K, K0], memory, names=("K", "K0")):
-        size += float(b.square().sum())
-        difference = a.sub_(b)
-        moved += float(difference.square().sum())
-        largest = max(largest, float(difference.abs().max()))
-    if size == 0:
-        raise InputError("K0 is zero everywhere, so a relative drift has no meaning; compare with another kernel")
-    return KernelDrift(math.sqrt(moved / size), largest)
+        seen.add(a, b)
+    return seen.drift()
 
 
 def condition_number(K: Matrix, *, ridge: float = 0.0, tolerance: float | None = None) -> ConditionNumber:
