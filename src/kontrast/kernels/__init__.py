@@ -1,5 +1,6 @@
 """Tangent and NNGP kernels: of any module at finite width, of MLPs at infinite width, tile by tile for big n."""
 
+from kontrast.kernels.drift import ntk_drift
 from kontrast.kernels.empirical import (
     empirical_ntk,
     empirical_ntk_components,
@@ -40,5 +41,6 @@ __all__ = [
     "infinite_nngp",
     "infinite_ntk",
     "kernel_from_state",
+    "ntk_drift",
     "tiled",
 ]

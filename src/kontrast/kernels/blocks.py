@@ -38,19 +38,29 @@ class Division:
     numbers: int  # of gradients that are formed in one go
     copies: int = 1  # of the rows, as many as directions: one backward pass for all
 
+    def n_blocks(self, question: Question) -> int:
+        """Of the kernel, or on and above the diagonal of a symmetric one."""
+        down, across = (-(-rows // self.rows) for rows in (question.n, question.m))
+        return down * (down + 1) // 2 if question.symmetric else down * across
 
-def divide(plans: tuple[Plan, Plan], question: Question, n_directions: int, memory: float | None) -> Division:
-    """The largest blocks that the budget allows; refuses one too small for a row beside another."""
+
+def divide(
+    plans: tuple[Plan, Plan], question: Question, n_directions: int, memory: float | None, *, n_kernels: int = 1
+) -> Division:
+    """The largest blocks that the budget allows; refuses one too small for a row beside another.
+
+    Of several such kernels that are computed side by side, each has its own blocks.
+    """
     device, n_rows = plans[0].network.like.device, max(question.n, question.m)
     budget, size = budget_bytes(memory, device), plans[0].network.like.element_size()
     costs = [plan.costs for plan in plans]
     at_once = 1 if question.kind is Kind.TRACE else n_directions
-    streamed = max(cost.streamed for cost in costs)
-    per_row = at_once * streamed + max(
+    streamed = n_kernels * max(cost.streamed for cost in costs)
+    per_row = at_once * streamed + n_kernels * max(
         cost.kept + n_directions * cost.collected + cost.at_work + cost.in_products for cost in costs
     )
     cells = 1 if question.kind is Kind.TRACE else plans[0].n_outputs ** 2
-    least_tile = 3 * size * cells * costs[0].positions * costs[1].positions
+    least_tile = n_kernels * 3 * size * cells * costs[0].positions * costs[1].positions
     # Gradients on both sides, and their parts in half precision.
     numbers = min(NUMBERS.get(device.type, 2**26), budget // (16 * size)) if any(c.in_products for c in costs) else 0
     fixed = 4 * size * numbers + min(TILES.get(device.type, 2**24), budget // 8)
@@ -68,7 +78,7 @@ def divide(plans: tuple[Plan, Plan], question: Question, n_directions: int, memo
         spare = min(budget - fixed - blocks * rows * per_row, WORKING_SET.get(device.type, 2**28))
         at_once += max(0, spare // max(1, blocks * rows * streamed))
     if blocks == 1 and rows * max(cost.multiplications for cost in costs) <= CROWD.get(device.type, 0):
-        copies = n_directions * rows * max(cost.kept + cost.streamed + cost.at_work for cost in costs)
+        copies = n_kernels * n_directions * rows * max(cost.kept + cost.streamed + cost.at_work for cost in costs)
         if copies <= budget - fixed:
             return Division(rows, n_directions, max(numbers, 1), n_directions)
     return Division(rows, min(at_once, n_directions), max(numbers, 1))

@@ -9,9 +9,9 @@ the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,8 @@ from kontrast.kernels.network import (
 )
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan, RecordedPlan, UnplannedError, jacobian_plan, plan_for
+
+T = TypeVar("T")
 
 
 class NTKOptions(TypedDict, total=False):
@@ -127,13 +129,30 @@ def filled(
     memory: float | None,
     directions: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The kernels, through the plan for this network or, where no plan fits all rows, automatic differentiation."""
+    """The kernels, by the first plan that fits all rows."""
+    return by_a_plan(
+        lambda plans: fill(plans[0], x, y, question, memory, directions), plans_to_try(network, x, y, question)
+    )
+
+
+def plans_to_try(network: Network, x: Tensor, y: Tensor | None, question: Question) -> Iterator[tuple[Plan, Plan]]:
+    """The plan known for this module, a new one, and automatic differentiation alone, which fits all rows."""
     for again in (False, True):
+        yield plans_for(network, x, y, question, again=again)
+    yield _jacobian_plans(network, x, y)
+
+
+def by_a_plan(compute: Callable[[tuple[tuple[Plan, Plan], ...]], T], *to_try: Iterator[tuple[Plan, Plan]]) -> T:
+    """What `compute` makes of the first plans, one for each network, that hold for all rows.
+
+    A plan fails if the module was changed since it was made, or if its forward pass branches on the rows' values.
+    """
+    for plans in zip(*to_try, strict=True):
         try:
-            return fill(plans_for(network, x, y, question, again=again), x, y, question, memory, directions)
-        except UnplannedError:  # the module was changed since it was planned for, or its pass branches on values
+            return compute(plans)
+        except UnplannedError:
             continue
-    return fill(_jacobian_plans(network, x, y), x, y, question, memory, directions)
+    raise AssertionError("automatic differentiation fits all rows")
 
 
 def plans_for(

@@ -76,7 +76,7 @@ def network_of(
     buffers = dict(module.named_buffers())
     point: dict[str, Tensor] = dict(own)
     if parameters is not None:
-        point, buffers = _at_point(own, buffers, parameters)
+        point, buffers = _at_point(module, own, buffers, parameters)
     _require_one_home(what, {**point, **buffers}, own)
     dtype = torch.promote_types(next(iter(point.values())).dtype, torch.float32)
     detached = {name: p.detach().to(dtype).requires_grad_() for name, p in point.items()}
@@ -176,9 +176,9 @@ def _contents(result: Any) -> str:
 
 
 def _at_point(
-    own: Mapping[str, Tensor], buffers: Mapping[str, Tensor], given: Mapping[str, Tensor]
+    module: nn.Module, own: Mapping[str, Tensor], buffers: Mapping[str, Tensor], given: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters and buffers at another point: the parameters alone, or a whole state_dict."""
+    """Parameters and buffers at another point: a whole state_dict, or the parameters alone if there is nothing else."""
     known = {_plain(name): name for name in (*own, *buffers)}
     # Tied parameters stand in a state_dict under all of their names; here under the first.
     point = {known[_plain(name)]: value for name, value in given.items() if _plain(name) in known}
@@ -188,6 +188,14 @@ def _at_point(
     ]
     if own.keys() - point.keys() or len(tied) < len(strange):
         raise InputError(f"the net's parameters are {sorted(own)}, got {sorted(given)}")
+    stored = module.state_dict()
+    left_out = [name for name, b in buffers.items() if name in stored and b.is_floating_point() and name not in point]
+    if left_out:
+        raise InputError(
+            f"parameters hold no {left_out[0]}, which changes in training as they do ({len(left_out)} such buffers), "
+            "so the network would be half of one point and half of another; pass the whole state_dict() of the point, "
+            "or {**module.state_dict(), **parameters} to keep the module's own"
+        )
     for name, here in {**own, **buffers}.items():
         if name in point and point[name].shape != here.shape:
             kind = "parameter" if name in own else "buffer"
