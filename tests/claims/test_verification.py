@@ -21,8 +21,9 @@ from kontrast.claims import (
     verification_spec,
     verify,
 )
-from kontrast.claims.evidence import Estimate, judged, printed, shown
+from kontrast.claims.evidence import judged, printed, shown
 from kontrast.errors import InputError, StoreError
+from kontrast.linalg import Estimate
 
 QUICK = Setting(scale="quick")
 Calls = list[str]

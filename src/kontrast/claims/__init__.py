@@ -4,7 +4,7 @@ from kontrast.claims import a as _a  # noqa: F401  (registers the claims of pape
 from kontrast.claims import b as _b  # noqa: F401  (and those of paper B)
 from kontrast.claims import c as _c  # noqa: F401  (and those of paper C)
 from kontrast.claims import d as _d  # noqa: F401  (and those of paper D)
-from kontrast.claims.evidence import RULES, Criterion, Curve, Estimate, Evidence, Panel, Verdict, judge
+from kontrast.claims.evidence import RULES, Criterion, Curve, Evidence, Panel, Verdict, judge
 from kontrast.claims.papers import PAPERS, Paper
 from kontrast.claims.registry import Claim, all_claims, select
 from kontrast.claims.setting import SCALES, Setting
@@ -17,6 +17,7 @@ from kontrast.claims.verification import (
     verification_spec,
     verify,
 )
+from kontrast.linalg import Estimate
 
 __all__ = [
     "PAPERS",

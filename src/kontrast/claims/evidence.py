@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from kontrast.linalg import LogLaw, PowerLaw
+from kontrast.linalg import Estimate, LogLaw, PowerLaw
 
 Role = Literal["printed", "corrected", "informative", "against"]
 Style = Literal["line", "plain", "dashed"]
@@ -30,37 +30,6 @@ class Verdict(Enum):
     VACUOUS = "vacuous"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measured number with its confidence interval; the interval of a plain number is the number itself."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, number: float | PowerLaw | LogLaw | Estimate) -> Estimate:
-        """An estimate from a power law (its exponent), a logarithmic law (its slope) or a plain number."""
-        if isinstance(number, Estimate):
-            return number
-        if isinstance(number, PowerLaw):
-            return cls(number.exponent, number.low, number.high)
-        if isinstance(number, LogLaw):
-            return cls(number.slope, number.low, number.high)
-        return cls(float(number), float(number), float(number))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the number has no interval."""
-        return self.low == self.value == self.high or math.isnan(self.value)
-
-    def __str__(self) -> str:
-        text = f"{self.value:.3g}"
-        if self.is_plain or not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return text
-        return f"{text} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from kontrast.checks import require_choice, require_whole, resolve_device
-from kontrast.claims.evidence import Estimate
 from kontrast.data import Dataset, Pairs, default_view, load_data, make_pairs
 from kontrast.errors import InputError
-from kontrast.linalg import fit_power_law
+from kontrast.linalg import Estimate, fit_power_law
 from kontrast.losses import ContrastiveLoss, link_from, similarity_from
 from kontrast.nets import MLP
 from kontrast.runs import generator_for

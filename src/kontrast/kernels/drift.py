@@ -16,8 +16,7 @@ from kontrast.kernels.empirical import by_a_plan, plans_to_try, prepared
 from kontrast.kernels.network import Network, Select, undisturbed
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan
-from kontrast.linalg import KernelDrift
-from kontrast.linalg.alignment import Comparison
+from kontrast.linalg import KernelComparison, KernelDrift
 from kontrast.memory import budget_bytes
 from kontrast.progress import Advance, progress_bar
 
@@ -84,13 +83,13 @@ def _compared(
     question: Question,
     memory: float | None,
     advance: Advance,
-) -> Comparison:
+) -> KernelComparison:
     like, c = plans[0][0].network.like, plans[0][0].n_outputs
     outputs = torch.eye(c, dtype=like.dtype, device=like.device)
     division = _of_both(plans, question, c, memory)
     target = partial(_empty, like.detach())
     both = [each_block(pair, x, y, question, outputs, division, {"": target}) for pair in plans]
-    seen, n_blocks = Comparison(), division.n_blocks(question)
+    seen, n_blocks = KernelComparison(), division.n_blocks(question)
     for done, ((i, j, first), (_, _, last)) in enumerate(zip(*both, strict=True), start=1):
         for strip in range(0, len(first[""]), STRIP):
             rows = slice(strip, strip + STRIP)

@@ -53,7 +53,7 @@ class Question:
     m: int
     components: bool = False
     symmetric: bool = False  # y is x
-    endings: bool = True  # whether the last maps may go without the outputs' backward passes
+    gradients: bool = False  # whether gradients are wanted, each in the order of its parameter's numbers
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def layout_of(network: Network, observed: Observed, question: Question) -> Layou
     used = {use.parameter for use in two.uses} | {name for d in two.derived.values() for name in d.sources}
     unseen = [name for name in network.selected if name not in opaque | used]
     opaque = (opaque | set(reached(network, unseen, two))) & set(network.selected)
-    ends = ends_of(two, rows) if question.endings else Ends()
+    ends = Ends() if question.gradients else ends_of(two, rows)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
     in_order = tuple(name for name in network.selected if name in opaque)
     known = (_sizes(use, where) for use, where in zip(two.uses, rows, strict=True) if where is not None)
@@ -275,11 +275,15 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
     made = n_rows * c * sum(math.prod(size) for size in sizes)
     features, signals = sum(map(_features_of, sizes)), sum(map(_signals_of, sizes))
     alike = _oriented_alike([two.uses[i] for i in uses], sizes)
-    if alike and isinstance(first, OuterUse) and not first.bias:
+    # Those of a map with several groups, or of one that is stored the other way round, lie in another order.
+    ordered = isinstance(first, OuterUse) and first.outputs_first and sizes[0].groups == 1
+    if alike and isinstance(first, OuterUse) and not first.bias and (ordered or not question.gradients):
         copied = features if first.convolution else 0
         gradients = _Choice(Form.OUTER, made + pairs * each * p, Sizes(0, signals, features, copied=copied))
     else:
         gradients = _Choice(Form.DENSE, made + pairs * each * p, Sizes(features, p, signals))
+    if question.gradients and not isinstance(first, LookupUse):
+        return gradients
     choices = [gradients]
     if len(uses) == 1 and ends.hidden is not None and first.edge == two.uses[ends.hidden].edge:
         combine = 0 if question.kind is Kind.TRACE else each * p // sizes[0].inputs

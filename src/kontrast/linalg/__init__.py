@@ -1,6 +1,13 @@
 """Matrices, never networks: operators, eigenpairs, solves, angles, frames, ranks and similarities, fits."""
 
-from kontrast.linalg.alignment import KernelDrift, cka, condition_number, kernel_alignment, kernel_drift
+from kontrast.linalg.alignment import (
+    KernelComparison,
+    KernelDrift,
+    cka,
+    condition_number,
+    kernel_alignment,
+    kernel_drift,
+)
 from kontrast.linalg.conjugate_gradients import nystrom_preconditioner
 from kontrast.linalg.eigen import (
     Eigenpairs,
@@ -12,7 +19,7 @@ from kontrast.linalg.eigen import (
     spectral_norm,
     top_eigenpairs,
 )
-from kontrast.linalg.fits import LogLaw, PowerLaw, fit_log_law, fit_power_law
+from kontrast.linalg.fits import Estimate, LogLaw, PowerLaw, fit_log_law, fit_power_law
 from kontrast.linalg.frames import (
     cayley_step,
     frobenius_ball,
@@ -40,7 +47,9 @@ from kontrast.linalg.subspaces import best_rotation, subspace_sines
 
 __all__ = [
     "Eigenpairs",
+    "Estimate",
     "ExtremeEigenvalues",
+    "KernelComparison",
     "KernelDrift",
     "LeaveOneOut",
     "LogLaw",

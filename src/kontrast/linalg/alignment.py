@@ -33,7 +33,7 @@ class KernelDrift:
 
 
 @dataclass
-class Comparison:
+class KernelComparison:
     """The sums behind `KernelDrift`, over entries that come part by part."""
 
     moved: float = 0.0  # ‖K − K0‖²
@@ -122,7 +122,7 @@ def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> Kerne
         require_real_matrix(matrix, name)
         require_shape(name, matrix, ("n", "m"))
     require_same_shape(f"compare {SAME_POINTS}", K=K, K0=K0)
-    seen = Comparison()
+    seen = KernelComparison()
     for _, (a, b) in strips([K, K0], memory, names=("K", "K0")):
         seen.add(a, b)
     return seen.drift()

@@ -1,4 +1,4 @@
-"""Power laws y = c·x^p and logarithms y = a + b·ln x, each with a confidence interval for its slope."""
+"""Numbers with intervals; power laws y = c·x^p and logarithms y = a + b·ln x, each with one for its slope."""
 
 from __future__ import annotations
 
@@ -58,6 +58,37 @@ class LogLaw:
     def __call__(self, x: float) -> float:
         """The fitted value at `x`."""
         return self.intercept + self.slope * math.log(x)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured number with its confidence interval; the interval of a plain number is the number itself."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, number: float | PowerLaw | LogLaw | Estimate) -> Estimate:
+        """An estimate from a power law (its exponent), a logarithmic law (its slope) or a plain number."""
+        if isinstance(number, Estimate):
+            return number
+        if isinstance(number, PowerLaw):
+            return cls(number.exponent, number.low, number.high)
+        if isinstance(number, LogLaw):
+            return cls(number.slope, number.low, number.high)
+        return cls(float(number), float(number), float(number))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the number has no interval."""
+        return self.low == self.value == self.high or math.isnan(self.value)
+
+    def __str__(self) -> str:
+        text = f"{self.value:.3g}"
+        if self.is_plain or not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return text
+        return f"{text} [{self.low:.3g}, {self.high:.3g}]"
 
 
 def fit_power_law(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> PowerLaw:

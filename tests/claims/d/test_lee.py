@@ -15,9 +15,9 @@ from hypothesis.strategies import floats, lists
 
 from kontrast.claims import Setting
 from kontrast.claims.d import lee, networks
-from kontrast.claims.evidence import Estimate
 from kontrast.dynamics import regression_problem
 from kontrast.learnability import linearized
+from kontrast.linalg import Estimate
 from tests.claims.breaks import Break, scaled_rate, with_keyword
 from tests.claims.sections import Sections, each_of
 

@@ -24,22 +24,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from kontrast.claims.a.runs import RATE, cosine_drift, drift_steps
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Finding,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import step_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, geometric, width_law
-from kontrast.linalg import fit_log_law
+from kontrast.linalg import Estimate, fit_log_law
 
 FROM_WIDTH = 256
 TIMES = (10, 100)  # steps at which laws in the width are fitted for tanh

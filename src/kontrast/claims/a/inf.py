@@ -12,14 +12,14 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.a.runs import DELTA
-from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, geometric, largest, seed_mean, smallest, sweep, width_law
 from kontrast.data import Pairs, default_view, make_pairs, pair_matrix
 from kontrast.estimators import ContrastivePCA
 from kontrast.kernels import infinite_nngp
-from kontrast.linalg import best_rotation, subspace_sines
+from kontrast.linalg import Estimate, best_rotation, subspace_sines
 from kontrast.nets import MLP
 from kontrast.pca import KernelFeatures, contrastive_pca, hidden_features, pair_features
 

@@ -10,11 +10,11 @@ import xarray as xr
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from kontrast.claims.evidence import Estimate, Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
+from kontrast.claims.evidence import Evidence, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, geometric
 from kontrast.lazy import BlowUp, proposition10
-from kontrast.linalg import PowerLaw, fit_log_law, fit_power_law
+from kontrast.linalg import Estimate, PowerLaw, fit_log_law, fit_power_law
 
 
 @claim(

@@ -13,13 +13,14 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, curve, judged, printed, shown
 from kontrast.claims.panels import accuracy_panel, log_steps
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, smallest, sweep
 from kontrast.data import Dataset, parse_view
 from kontrast.dynamics import Problem, gradient_descent
 from kontrast.estimators import ContrastivePCA, SpectralContrastive, linear_probe
+from kontrast.linalg import Estimate
 from kontrast.runs import padded
 from kontrast.study import input_embeddings
 

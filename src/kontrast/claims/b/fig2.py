@@ -11,23 +11,13 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.b.problems import NOISE_STD, moon_pairs, orthogonal_net
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Finding,
-    Panel,
-    Verdict,
-    corrected,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, judged, printed, shown
 from kontrast.claims.panels import log_steps, step_panel, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, largest, sweep, width_law
 from kontrast.deep_linear import output_gap
 from kontrast.dynamics import Problem, contrastive_problem, gradient_descent
-from kontrast.linalg import best_rotation, polar_step
+from kontrast.linalg import Estimate, best_rotation, polar_step
 from kontrast.losses import contrastive_trace_loss
 from kontrast.nets import MLP, parameters_of
 

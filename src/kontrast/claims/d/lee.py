@@ -11,18 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.d.networks import D, N, Network, Z, net_of, sample, targets_of
-from kontrast.claims.evidence import (
-    Estimate,
-    Evidence,
-    Finding,
-    Panel,
-    Verdict,
-    corrected,
-    curve,
-    judged,
-    printed,
-    shown,
-)
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed, shown
 from kontrast.claims.panels import log_steps, width_panel
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, loss_of, seed_mean, sweep, width_law
@@ -37,6 +26,7 @@ from kontrast.dynamics import (
 )
 from kontrast.kernels import empirical_ntk
 from kontrast.learnability import learning_rates, linearization_gap, mse_training
+from kontrast.linalg import Estimate
 from kontrast.nets import MLP, Linearized, parameters_of
 from kontrast.runs import padded
 

@@ -12,12 +12,12 @@ import xarray as xr
 from torch import Tensor
 
 from kontrast.claims.d.networks import Network
-from kontrast.claims.evidence import Estimate, Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
+from kontrast.claims.evidence import Evidence, Finding, Panel, Verdict, corrected, curve, judged, printed
 from kontrast.claims.panels import guide
 from kontrast.claims.registry import claim
 from kontrast.claims.setting import Setting, generator, largest, seed_mean, sweep, width_law
 from kontrast.kernels import infinite_nngp
-from kontrast.linalg import fit_power_law
+from kontrast.linalg import Estimate, fit_power_law
 from kontrast.nets import activation_from, hidden_activations
 
 N_POINTS = 4
