@@ -43,7 +43,9 @@ def pictures(n: int) -> tuple[Tensor, str]:
     """`n` pictures (n, 3, 32, 32) in float32: CIFAR-10's below KONTRAST_DATA, else noise."""
     file = _real("cifar10_subset.npz")
     if file is not None:
-        return kt.data.load(file).x[:n].contiguous(), "CIFAR-10"
+        images = kt.data.load(file).x
+        if len(images) >= n:
+            return images[:n].contiguous(), "CIFAR-10"
     return torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0)), "noise"
 
 

@@ -1,9 +1,11 @@
-"""The kernels on a CPU against neural-tangents and torch.func, both sides in one run, in turns, on two threads.
+"""The kernels on a CPU against neural-tangents, torch.func and nngeometry, all in one run, in turns, on two threads.
 
-Infinite ReLU NTK, empirical trace NTK of the two-layer ReLU network, empirical NTK of a small ConvNet; float32. Every
-case first checks that its sides compute the same numbers. Times are medians of warm calls; "first call" is the first in
-a fresh process, after the imports, compilation included; "peak" is the most memory a warm call takes in that process
-beyond what it held before, the result included.
+Infinite ReLU NTK, empirical trace NTK of the two-layer ReLU network, empirical NTK of a small ConvNet, and the trace
+NTK of three networks as people train them; float32. neural-tangents has no part in the last: of these networks it has
+the layers of the ConvNet alone. Every case first checks that its sides compute the same numbers. Times are medians of
+warm calls; "first call" is the first in a fresh process, after the imports, compilation included; "peak" is the most
+memory a warm call takes in that process beyond what it held before, the result included. A side in torch may take nine
+tenths of the memory that was free at the start.
 
     make bench-kernels        or, after `make dev bench-peers`:   .venv/bin/python benchmarks/kernels.py
 """
@@ -19,19 +21,36 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from exact import relu_ntk_errors, repeated, repeated_errors, scaled_error, two_layer_ntk_trace
+from exact import (
+    network_ntk_trace,
+    relu_ntk_errors,
+    repeated,
+    repeated_errors,
+    scaled_error,
+    two_layer_ntk_trace,
+)
 from inputs import digits, pictures
+from largest import Largest, largest_that_fits, print_largest
+from networks import NETWORKS
+from plot_networks import draw
 from tables import OtherWork, Requirement, machine, print_requirements, print_table, write_json
 from torch import Tensor
 from worker import CannotError, Worker
 
+from kontrast.memory import free_bytes
+
 HERE = Path(__file__).parent
 PAUSE = 0.05  # seconds between turns, so that the other side's idle threads have stopped spinning
+JACOBIAN, TWO_JACOBIANS = "torch.func, one Jacobian", "torch.func, two Jacobians"
+ROWS_OF_VECTOR_PRODUCTS = {"resnet18": 4, "vit": 8, "convnet": 32}  # n² passes a call: more take minutes
+SIZES = (8, 16, 32, 64)  # time against n
+LARGEST_MEMORY, LARGEST_SECONDS = 8 * 2**30, 60.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,8 @@ class Measurement:
 
     case: str
     side: str
+    network: str = ""
+    n: int = 0
     seconds: list[float] = field(default_factory=list)
     first_call: float = math.nan
     peak_bytes: float = math.nan
@@ -74,13 +95,14 @@ class Bench:
     def __init__(self, folder: Path, stack: ExitStack, *, peers: Path | None, repeats: int, n_threads: int) -> None:
         """Start both sides; with `peers=None` kontrast's alone."""
         self.folder, self.repeats, self._n_threads, self._peers = folder, repeats, n_threads, peers
-        self._n_started = 0
+        self._n_started, self._memory = 0, int(0.9 * free_bytes(torch.device("cpu")))
         self._warm = {False: stack.enter_context(self._worker(peer=False))}
         if peers is not None:
             self._warm[True] = stack.enter_context(self._worker(peer=True))
         self.versions = {key: value for worker in self._warm.values() for key, value in worker.about.items()}
         self.measurements: list[Measurement] = []
         self.requirements: list[Requirement] = []
+        self.largest: list[Largest] = []
 
     def save(self, name: str, array: Tensor) -> Path:
         """An input as a file that either side can read."""
@@ -97,9 +119,19 @@ class Bench:
         self.requirements.append(Requirement(what, reached, asked, at_least is not None))
 
     def measure(
-        self, case: str, inputs: Mapping[str, Path], sides: Mapping[str, Side], *, cold: bool = True, repeats: int = 0
+        self,
+        case: str,
+        inputs: Mapping[str, Path],
+        sides: Mapping[str, Side],
+        *,
+        cold: bool = True,
+        repeats: int = 0,
+        seconds_each: float = math.inf,
     ) -> dict[str, Measurement]:
-        """Run every side that there is; results are in `Measurement.result`. `cold`: in fresh processes as well."""
+        """Run every side that there is; results are in `Measurement.result`. `cold`: in fresh processes as well.
+
+        A side that has taken `seconds_each` is not asked again.
+        """
         there = {name: side for name, side in sides.items() if side.peer in self._warm}
         measured = {name: Measurement(case, name) for name in there}
         for name, side in there.items():
@@ -113,6 +145,8 @@ class Bench:
         able = [name for name in there if not measured[name].refused]
         for _ in range(repeats or self.repeats):
             for name in able:
+                if sum(measured[name].seconds) > seconds_each:
+                    continue
                 time.sleep(PAUSE)
                 measured[name].seconds.append(self._ask(self._warm[there[name].peer], there[name], inputs)["seconds"])
         self.measurements += measured.values()
@@ -129,7 +163,18 @@ class Bench:
             return None
         return measurement.result
 
-    def _worker(self, *, peer: bool) -> Worker:
+    def find_largest(self, network: str, name: str, side: Side, **options: Any) -> None:
+        """How many pictures a side takes in a fresh process of 8 GiB and 60 s a call; `options`: for the side."""
+        print(f"… largest n, {network}: {name}", file=sys.stderr, flush=True)
+
+        def attempt(n: int) -> float:
+            inputs = {"x": self.save(f"largest{n}", pictures(n)[0])}
+            return worker.run(side.task, inputs, **side.arguments, **options)["seconds"]
+
+        with self._worker(peer=False, memory=LARGEST_MEMORY) as worker:
+            self.largest.append(largest_that_fits(network, name, attempt, seconds=LARGEST_SECONDS))
+
+    def _worker(self, *, peer: bool, memory: int | None = None) -> Worker:
         python, script = (self._peers, "peers.py") if peer else (sys.executable, "torch_side.py")
         assert python is not None
         self._n_started += 1
@@ -138,6 +183,7 @@ class Bench:
             HERE / script,
             n_threads=self._n_threads,
             log=self.folder / "messages.txt",
+            memory=None if peer else memory or self._memory,
             # A cache of its own for every process: a first call compiles.
             TORCHINDUCTOR_CACHE_DIR=str(self.folder / f"cache-{self._n_started}"),
         )
@@ -257,6 +303,53 @@ def convnet(bench: Bench) -> None:
         _forget(measured)
 
 
+def networks(bench: Bench, *, n: int, largest: bool) -> None:
+    for network, make in NETWORKS.items():
+        sizes = sorted({*SIZES, n})
+        x, source = pictures(max(sizes))
+        exact = network_ntk_trace(make(), x[:n])
+        for size in sizes:
+            case = f"empirical trace NTK, {network}, {source}, n={size}"
+            sides = _ways(network, n) if size == n else {k: _ways(network, n)[k] for k in ("kontrast", JACOBIAN)}
+            inputs = {"x": bench.save(f"pictures{size}", x[:size])}
+            repeats = min(bench.repeats, 5 if size == n else 3)
+            measured = bench.measure(case, inputs, sides, cold=size == n, repeats=repeats, seconds_each=60)
+            for name, m in measured.items():
+                m.network, m.n = network, sides[name].arguments["rows"] or size
+                if m.result is not None:
+                    few = min(m.n, n)
+                    m.errors["scaled"] = scaled_error(m.result[:few, :few].double(), exact[:few, :few])
+                    assert m.errors["scaled"] < 1e-3, f"{name} computes another kernel: {m.errors}"
+            if size == n:
+                _require_networks(bench, measured, network)
+            _forget(measured)
+        if largest:
+            bench.find_largest(network, "kontrast", _ways(network, n)["kontrast"], memory=LARGEST_MEMORY / 2)
+            for name in (JACOBIAN, TWO_JACOBIANS):
+                bench.find_largest(network, name, _ways(network, n)[name])
+
+
+def _ways(network: str, n: int) -> dict[str, Side]:
+    def side(way: str, rows: int | None = None) -> Side:
+        return Side("network_trace", {"network": network, "way": way, "rows": rows})
+
+    few = min(n, ROWS_OF_VECTOR_PRODUCTS[network])
+    ways = {"kontrast": side("kontrast"), JACOBIAN: side("one Jacobian"), TWO_JACOBIANS: side("two Jacobians")}
+    if network == "resnet18":  # two of 32 rows are 29 GB
+        ways[f"{TWO_JACOBIANS}, n={n // 2}"] = side("two Jacobians", n // 2)
+    ways["torch.func, vector products" + (f", n={few}" if few < n else "")] = side("vector products", few)
+    return ways | {"nngeometry": side("nngeometry")}
+
+
+def _require_networks(bench: Bench, measured: Mapping[str, Measurement], network: str) -> None:
+    ours, theirs = measured["kontrast"], measured[JACOBIAN]
+    bench.require(f"{network}: scaled error", ours.errors.get("scaled", math.nan), at_most=5e-6)
+    if network != "convnet":
+        reached = faster(measured, "kontrast", JACOBIAN)
+        bench.require(f"{network}: times faster than torch.func's Jacobian", reached, at_least=3)
+        bench.require(f"{network}: share of its memory", ours.peak_bytes / theirs.peak_bytes, at_most=0.2)
+
+
 def _forget(measured: Mapping[str, Measurement]) -> None:
     for m in measured.values():
         m.result = None
@@ -285,17 +378,17 @@ def _text(number: float, form: str) -> str:
     return "–" if math.isnan(number) else f"{number:{form}}"
 
 
-SECTIONS = {"infinite": infinite, "empirical": empirical, "convnet": convnet}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=SECTIONS, help="one part of it")
+    parser.add_argument("--only", choices=("infinite", "empirical", "convnet", "networks"), help="one part of it")
+    parser.add_argument("--n-networks", type=int, default=32, help="rows of the networks' kernels")
+    parser.add_argument("--largest", action="store_true", help="the networks' largest n in 8 GiB and 60 s a call, too")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".venv-peers/bin/python", help="their interpreter")
     parser.add_argument("--without-peers", action="store_true", help="kontrast and torch alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the networks' times against n there")
     options = parser.parse_args()
     peers = None if options.without_peers else options.peers
     if peers is not None and not peers.exists():
@@ -304,24 +397,34 @@ def main() -> None:
     other_work = OtherWork()
     with tempfile.TemporaryDirectory(prefix="kontrast-bench-") as folder, ExitStack() as stack:
         bench = Bench(Path(folder), stack, peers=peers, repeats=options.repeats, n_threads=options.threads)
-        for name, section in SECTIONS.items():
+        sections = {
+            "infinite": infinite,
+            "empirical": empirical,
+            "convnet": convnet,
+            "networks": partial(networks, n=options.n_networks, largest=options.largest),
+        }
+        for name, section in sections.items():
             if options.only in (None, name):
                 section(bench)
     share = other_work.share()
     about = machine() | {"threads": str(options.threads)} | bench.versions | {"other work": f"{share:.0%} of the cores"}
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     show(bench.measurements)
+    if bench.largest:
+        print_largest(bench.largest, f"{LARGEST_MEMORY / 2**30:g} GiB and {LARGEST_SECONDS:g} s a call")
     print_requirements(bench.requirements)
     if share > 0.03:
         print(
             f"Other work took {share:.0%} of the cores meanwhile: these times mislead. Run it again on an idle machine."
         )
+    rows = [
+        {key: value for key, value in asdict(m).items() if key != "result"} | {"median": m.median}
+        for m in bench.measurements
+    ]
     if options.json:
-        rows = [
-            {key: value for key, value in asdict(m).items() if key != "result"} | {"median": m.median}
-            for m in bench.measurements
-        ]
-        write_json(options.json, about, rows, bench.requirements)
+        write_json(options.json, about, [*rows, *map(asdict, bench.largest)], bench.requirements)
+    if options.plot:
+        draw({"two CPU cores": rows}, options.plot)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,27 @@
-"""The networks whose tangent kernels are measured: for pictures of 32×32×3, ten outputs, the same weights every time."""
+"""The networks whose tangent kernels are measured: pictures of 3×32×32, ten outputs, the same weights every time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Inside, torch draws the same numbers every time; the caller's generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
 
 
 class Block(nn.Module):
     """Two convolutions and a shortcut (He et al. 2016)."""
 
     def __init__(self, d_in: int, d_out: int, stride: int) -> None:
+        """The shortcut is a convolution of 1×1 where the shape changes."""
         super().__init__()
         self.inner = nn.Sequential(
             nn.Conv2d(d_in, d_out, 3, stride, padding=1, bias=False),
@@ -18,14 +30,12 @@ class Block(nn.Module):
             nn.Conv2d(d_out, d_out, 3, padding=1, bias=False),
             nn.BatchNorm2d(d_out),
         )
-        same = stride == 1 and d_in == d_out
-        self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(d_in, d_out, 1, stride, bias=False), nn.BatchNorm2d(d_out))
-        )
+        self.shortcut = nn.Sequential()
+        if stride != 1 or d_in != d_out:
+            self.shortcut.extend([nn.Conv2d(d_in, d_out, 1, stride, bias=False), nn.BatchNorm2d(d_out)])
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps (n, d_in, h, w) to (n, d_out, h / stride, w / stride)."""
         return (self.inner(x) + self.shortcut(x)).relu()
 
 
@@ -44,6 +54,7 @@ class ViT(nn.Module):
     """Patches of 4×4, a class token, learned positions, six encoder layers of 192 units; 2.7 M weights."""
 
     def __init__(self, n_outputs: int = 10, width: int = 192, depth: int = 6) -> None:
+        """Three heads; the norms come before attention and before the two linear layers, with GELU between these."""
         super().__init__()
         self.patches = nn.Conv2d(3, width, 4, 4)
         self.token = nn.Parameter(0.02 * torch.randn(1, 1, width))
@@ -53,6 +64,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, n_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The head reads the class token alone."""
         tokens = self.patches(x).flatten(2).mT
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.positions
         return self.head(self.encoder(tokens)[:, 0])
@@ -79,9 +91,4 @@ def convnet() -> nn.Module:
         )
 
 
-def seeded() -> torch.random.fork_rng:
-    """A context in which torch draws the same numbers every time, the caller's generator untouched."""
-    context = torch.random.fork_rng(devices=[])
-    context.__enter__()
-    torch.manual_seed(0)
-    return context
+NETWORKS = {"resnet18": resnet18, "vit": vit, "convnet": convnet}

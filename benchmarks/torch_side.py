@@ -10,8 +10,9 @@ restrict_threads(int(sys.argv[1]))  # before torch counts the cores
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from networks import NETWORKS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch.func import functional_call, jacrev, vmap  # noqa: E402
+from torch_func import one_jacobian, two_jacobians, vector_products  # noqa: E402
 
 import kontrast as kt  # noqa: E402
 
@@ -33,7 +34,7 @@ def infinite_ntk(x: np.ndarray, *, depth: int, compile: bool) -> Ready:
 
 def empirical_ntk_trace(x: np.ndarray, V: np.ndarray, W: np.ndarray, *, network: str) -> Ready:
     """Of f(x) = W^T relu(V x) / √M as an `MLP`, or of √M f, which has M times the kernel, as an `nn.Sequential`."""
-    points, net = torch.from_numpy(x), NETWORKS[network](torch.from_numpy(V), torch.from_numpy(W))
+    points, net = torch.from_numpy(x), TWO_LAYERS[network](torch.from_numpy(V), torch.from_numpy(W))
     kernel = kt.kernels.empirical_ntk_trace  # a subpackage is imported on first use: here, not in the measured time
     return lambda: kernel(net, points)
 
@@ -54,43 +55,45 @@ def sequential(V: Tensor, W: Tensor) -> nn.Module:
     return net
 
 
-NETWORKS = {"MLP": mlp, "Sequential": sequential}
+TWO_LAYERS = {"MLP": mlp, "Sequential": sequential}
 
 
 def convnet(x: np.ndarray, *, side: str, traced: bool) -> Ready:
     """The tangent kernel of a small ConvNet by kontrast, or from torch.func's Jacobian."""
-    points, net = torch.from_numpy(x), small_convnet()
+    points, net = torch.from_numpy(x), NETWORKS["convnet"]()
     if side == "kontrast":
         kernel = kt.kernels.empirical_ntk_trace if traced else kt.kernels.empirical_ntk
         return lambda: kernel(net, points)
-    parameters = {name: p.detach() for name, p in net.named_parameters()}
-    jacobian = vmap(jacrev(lambda p, point: functional_call(net, p, (point[None],))[0]), (None, 0))
     contraction = "nap,map->nm" if traced else "nap,mbp->nmab"
-
-    def contracted() -> Tensor:
-        blocks = [J.flatten(2) for J in jacobian(parameters, points).values()]  # (n, c, p) for every parameter
-        return sum(torch.einsum(contraction, J, J) for J in blocks)
-
-    return contracted
+    return lambda: one_jacobian(net, points, contraction)
 
 
-def small_convnet() -> nn.Module:
-    """25,578 parameters for pictures of 32×32×3, 10 outputs; the same every time."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.AvgPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * 8 * 8, 10),
-    )
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) / max(1, p[0].numel()) ** 0.5)
-    return net
+def network_trace(x: np.ndarray, *, network: str, way: str, rows: int | None = None, **options: float) -> Ready:
+    """The trace kernel of a network of `networks.py` on the first `rows`, in one of `WAYS`."""
+    points, net, kernel = torch.from_numpy(x)[:rows], NETWORKS[network](), WAYS[way]
+    return lambda: kernel(net, points, **options)
+
+
+def by_nngeometry(net: nn.Module, x: Tensor) -> Tensor:
+    """One output at a time: all at once it takes every pair of outputs, ten times the work, and the trace of that."""
+    from nngeometry import GramMatrix
+
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False  # its hooks cannot go with layers that work in place
+    K = torch.zeros(len(x), len(x))
+    for a in range(net(x[:1]).shape[1]):
+        K += GramMatrix(net, (x,), function=lambda *d, a=a: net(d[0])[:, a : a + 1]).to_torch()[0, :, 0]
+    return K
+
+
+WAYS = {
+    "kontrast": kt.kernels.empirical_ntk_trace,
+    "one Jacobian": one_jacobian,
+    "two Jacobians": two_jacobians,
+    "vector products": vector_products,
+    "nngeometry": by_nngeometry,
+}
 
 
 if __name__ == "__main__":
@@ -100,6 +103,7 @@ if __name__ == "__main__":
             "infinite_ntk": infinite_ntk,
             "empirical_ntk_trace": empirical_ntk_trace,
             "convnet": convnet,
+            "network_trace": network_trace,
         },
         about={"torch": torch.__version__, "kontrast": kt.__version__},
     )

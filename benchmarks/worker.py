@@ -53,7 +53,13 @@ def serve(tasks: Mapping[str, Task], about: Mapping[str, str]) -> None:
                 prepared[key] = tasks[request["task"]](**arrays, **request["arguments"])
             reply(_measure(prepared[key], save=request["save"], memory=request["memory"]))
         except Exception as error:  # noqa: BLE001  a side that cannot do a case is a line in the table, not the end
-            reply({"error": f"{type(error).__name__}: {error}"})
+            reply({"error": _reason(error)})
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "out of memory"
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _measure(compute: Ready, *, save: str | None, memory: bool) -> dict[str, Any]:
@@ -98,9 +104,19 @@ class Worker:
     """A running `serve`, as a context manager."""
 
     def __init__(
-        self, python: str | os.PathLike[str], script: Path, *, n_threads: int, log: Path, **environment: str
+        self,
+        python: str | os.PathLike[str],
+        script: Path,
+        *,
+        n_threads: int,
+        log: Path,
+        memory: int | None = None,
+        **environment: str,
     ) -> None:
-        """Start `script` with `environment` added to the caller's; its messages are added to the file `log`."""
+        """Start `script` with `environment` added to the caller's; its messages are added to the file `log`.
+
+        Of more than `memory` bytes an allocation fails, in place of the whole machine.
+        """
         with log.open("a") as messages:
             self._process = subprocess.Popen(
                 [os.fspath(python), os.fspath(script), str(n_threads)],
@@ -110,6 +126,8 @@ class Worker:
                 text=True,
                 env=os.environ | environment,
             )
+        if memory is not None and hasattr(resource, "prlimit"):
+            resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory, memory))
         self._log = log
         self.about: dict[str, str] = self._read()
 
