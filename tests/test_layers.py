@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "kontrast"
 CORE = [  # each imports only from those above it
     {"errors", "__init__"},
     {"checks", "options"},
-    {"bounds", "memory", "progress"},
+    {"bounds", "memory", "progress", "threads"},
     {"linalg"},
     {"data", "nets", "losses"},
     {"kernels"},

@@ -105,7 +105,7 @@ def fill(
     division = divide(plans, question, len(outputs), memory)
     with torch.no_grad():
         if question.kind is Kind.DIAGONAL:
-            for i in _parts(n, division.rows):
+            for i in row_slices(n, division.rows):
                 for pieces in _Block(plans[0], x[i], outputs, division).pieces():
                     _add_diagonal(pieces, results, i)
             return results
@@ -130,9 +130,9 @@ def each_block(
 
     Without gradients: call it under `torch.no_grad()`.
     """
-    for i in _parts(question.n, division.rows):
+    for i in row_slices(question.n, division.rows):
         at_x = _Block(plans[0], x[i], outputs, division)
-        for j in _parts(question.m, division.rows):
+        for j in row_slices(question.m, division.rows):
             if question.symmetric and j.start < i.start:
                 continue
             same = question.symmetric and i == j
@@ -199,7 +199,8 @@ def _targets(names: tuple[str, ...], results: dict[str, Tensor]) -> list[Tensor]
     return [result for name, result in results.items() if name in ("", *names)]
 
 
-def _parts(n: int, size: int) -> list[slice]:
+def row_slices(n: int, size: int) -> list[slice]:
+    """The rows 0 … n − 1, at most `size` at a time."""
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
@@ -210,7 +211,7 @@ def _at(result: Tensor, i: slice, j: slice) -> Tensor:
 
 def _mirror(block: Tensor) -> None:
     """Copy the upper triangle of a symmetric block to the lower."""
-    for strip, other in itertools.product(_parts(len(block), STRIP), repeat=2):
+    for strip, other in itertools.product(row_slices(len(block), STRIP), repeat=2):
         if strip.start < other.start:
             _at(block, other, strip).copy_(_transposed(_at(block, strip, other)))
         elif strip == other:

@@ -159,7 +159,7 @@ def plans_for(
     network: Network, x: Tensor, y: Tensor | None, question: Question, *, again: bool = False
 ) -> tuple[Plan, Plan]:
     """The plans for the rows of x and for those of y."""
-    if network.mlp is not None:
+    if network.mlp is not None and not question.gradients:
         plan = mlp_plan(network.mlp, network, question.kind, x=x, y=x if y is None else y)
         return plan, plan
     return _recorded_plans(network, x, y, question, again)

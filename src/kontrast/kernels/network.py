@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from kontrast.checks import require_rows
 from kontrast.errors import InputError
 from kontrast.nets import MLP, Parameters, PureFunction, pure_function
+from kontrast.threads import as_many_threads_as_cores_are_idle
 
 # How far two evaluations of the same number may differ, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -99,13 +100,14 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Work with gradients, in full precision, without compiled code and the module's backward hooks; all is put back.
 
-    Compiled code hides its operations, and a backward hook may change the gradients it sees.
+    On a busy machine fewer threads take less time. Compiled code hides its operations, and a backward hook may change the gradients it sees.
     """
     parts = list(module.modules()) if isinstance(module, nn.Module) else []
     kinds = ("_backward_hooks", "_backward_pre_hooks")
     hooks = [(part, kind, given) for part in parts for kind in kinds if (given := part.__dict__.get(kind))]
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in parts)
     with ExitStack() as stack:
+        stack.enter_context(as_many_threads_as_cores_are_idle())
         stack.enter_context(torch.inference_mode(False))  # inside inference mode there are no gradients
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

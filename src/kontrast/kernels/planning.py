@@ -53,7 +53,7 @@ class Question:
     m: int
     components: bool = False
     symmetric: bool = False  # y is x
-    gradients: bool = False  # whether gradients are wanted, each in the order of its parameter's numbers
+    gradients: bool = False  # themselves are wanted, in the order of a parameter's numbers; of embeddings, the signals
 
 
 @dataclass(frozen=True)
@@ -282,8 +282,9 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
         gradients = _Choice(Form.OUTER, made + pairs * each * p, Sizes(0, signals, features, copied=copied))
     else:
         gradients = _Choice(Form.DENSE, made + pairs * each * p, Sizes(features, p, signals))
-    if question.gradients and not isinstance(first, LookupUse):
-        return gradients
+    if question.gradients:
+        lookup = isinstance(first, LookupUse) and alike
+        return _gram_choice(True, sizes, pairs, each, question.kind) if lookup else gradients
     choices = [gradients]
     if len(uses) == 1 and ends.hidden is not None and first.edge == two.uses[ends.hidden].edge:
         combine = 0 if question.kind is Kind.TRACE else each * p // sizes[0].inputs
