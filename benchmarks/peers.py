@@ -49,6 +49,42 @@ def empirical_ntk_trace(x: np.ndarray, V: np.ndarray, W: np.ndarray, *, implemen
     )
 
 
+def convnet(x: np.ndarray, *, traced: bool, **weights: np.ndarray) -> Ready:
+    """The kernel, or its trace, of the ConvNet of `networks.py`; pictures and weights with the channels last."""
+    (conv1, bias1), (conv2, bias2), (dense, bias3) = (
+        (weights[f"{layer}.weight"], weights[f"{layer}.bias"]) for layer in (0, 3, 7)
+    )
+    n_outputs, channels = len(dense), len(conv2)
+    side = int((dense.shape[1] / channels) ** 0.5)  # of a picture where it is flattened
+
+    def network(parameters, pictures):
+        *convolutions, (kernel, bias) = parameters
+        for filters, shift in convolutions:
+            axes = ("NHWC", "HWIO", "NHWC")
+            pictures = jax.lax.conv_general_dilated(pictures, filters, (1, 1), "SAME", dimension_numbers=axes)
+            n, height, width, depth = pictures.shape
+            pictures = jnp.maximum(pictures + shift, 0).reshape(n, height // 2, 2, width // 2, 2, depth).mean((2, 4))
+        return pictures.reshape(len(pictures), -1) @ kernel + bias
+
+    parameters = [
+        (conv1.transpose(2, 3, 1, 0), bias1),
+        (conv2.transpose(2, 3, 1, 0), bias2),
+        (dense.reshape(n_outputs, channels, side, side).transpose(2, 3, 1, 0).reshape(-1, n_outputs), bias3),
+    ]
+    kernel = nt.empirical_ntk_fn(
+        network,
+        trace_axes=(-1,) if traced else (),
+        vmap_axes=0,
+        implementation=nt.NtkImplementation.STRUCTURED_DERIVATIVES,
+    )
+    factor = n_outputs if traced else 1
+    return _compiled(
+        lambda points, *flat: factor * kernel(points, None, list(zip(flat[::2], flat[1::2], strict=True))),
+        x.transpose(0, 2, 3, 1),
+        *(array for layer in parameters for array in layer),
+    )
+
+
 def _compiled(function, *arrays: np.ndarray) -> Ready:
     """The jitted function of the arrays; compiling falls into its first call, as it does for a user."""
     arguments = [jnp.asarray(array) for array in arrays]
@@ -58,6 +94,6 @@ def _compiled(function, *arrays: np.ndarray) -> Ready:
 
 if __name__ == "__main__":
     serve(
-        {"infinite_ntk": infinite_ntk, "empirical_ntk_trace": empirical_ntk_trace},
+        {"infinite_ntk": infinite_ntk, "empirical_ntk_trace": empirical_ntk_trace, "convnet": convnet},
         about={"neural-tangents": nt.__version__, "jax": jax.__version__},
     )

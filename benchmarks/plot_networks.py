@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 from networks import NETWORKS
+from torch_func import JACOBIAN
 
 Rows = Sequence[Mapping[str, Any]]
 TITLES = {"resnet18": "ResNet-18", "vit": "vision transformer", "convnet": "ConvNet"}
-SIDES = {"kontrast": "kontrast", "torch.func, one Jacobian": "torch.func, vmap(jacrev)"}  # as measured, and as drawn
+SIDES = {"kontrast": "kontrast", JACOBIAN: "torch.func, vmap(jacrev)"}  # as measured, and as drawn
 
 
 def draw(machines: Mapping[str, Rows], file: Path) -> None:

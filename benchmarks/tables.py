@@ -30,14 +30,19 @@ class Requirement:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest text, the first to the left and the others to the right."""
-    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    """Columns as wide as their longest text, the first to the left and the others to the right.
+
+    A row of fewer cells has no numbers: its words run across the other columns.
+    """
+    whole = [columns, *(row for row in rows if len(row) == len(columns))]
+    widths = [max(len(row[i]) for row in whole) for i in range(len(columns))]
+    widths[0] = max(len(row[0]) for row in (columns, *rows))
     print(f"\n{title}")
     for row in (columns, ["-" * width for width in widths], *rows):
-        cells = [
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+        first, *others = row
+        if len(row) == len(columns):
+            others = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *others]).rstrip())
 
 
 def print_requirements(requirements: Sequence[Requirement]) -> None:

@@ -13,6 +13,9 @@ from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Parameters = dict[str, Tensor]
+JACOBIAN, TWO_JACOBIANS = "torch.func, one Jacobian", "torch.func, two Jacobians"
+VECTOR_PRODUCTS = "torch.func, vector products"
+ROWS_OF_VECTOR_PRODUCTS = {"resnet18": 4, "vit": 8, "convnet": 32}  # n² passes a call: more take minutes
 
 
 def of_one_point(net: nn.Module) -> tuple[Callable[[Parameters, Tensor], Tensor], Parameters]:
@@ -55,3 +58,6 @@ def vector_products(net: nn.Module, x: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
         kernels = vmap(vmap(of_a_pair, (None, 0)), (0, None))(x, x)
     return torch.einsum("nmaa->nm", kernels)
+
+
+WAYS = {JACOBIAN: one_jacobian, TWO_JACOBIANS: two_jacobians, VECTOR_PRODUCTS: vector_products}

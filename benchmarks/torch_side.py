@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from networks import NETWORKS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch_func import one_jacobian, two_jacobians, vector_products  # noqa: E402
+from torch_func import WAYS, one_jacobian  # noqa: E402
 
 import kontrast as kt  # noqa: E402
 
@@ -58,9 +58,10 @@ def sequential(V: Tensor, W: Tensor) -> nn.Module:
 TWO_LAYERS = {"MLP": mlp, "Sequential": sequential}
 
 
-def convnet(x: np.ndarray, *, side: str, traced: bool) -> Ready:
+def convnet(x: np.ndarray, *, side: str, traced: bool, **weights: np.ndarray) -> Ready:
     """The tangent kernel of a small ConvNet by kontrast, or from torch.func's Jacobian."""
     points, net = torch.from_numpy(x), NETWORKS["convnet"]()
+    net.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
     if side == "kontrast":
         kernel = kt.kernels.empirical_ntk_trace if traced else kt.kernels.empirical_ntk
         return lambda: kernel(net, points)
@@ -69,8 +70,8 @@ def convnet(x: np.ndarray, *, side: str, traced: bool) -> Ready:
 
 
 def network_trace(x: np.ndarray, *, network: str, way: str, rows: int | None = None, **options: float) -> Ready:
-    """The trace kernel of a network of `networks.py` on the first `rows`, in one of `WAYS`."""
-    points, net, kernel = torch.from_numpy(x)[:rows], NETWORKS[network](), WAYS[way]
+    """The trace kernel of a network of `networks.py` on the first `rows`, in one of `NETWORK_WAYS`."""
+    points, net, kernel = torch.from_numpy(x)[:rows], NETWORKS[network](), NETWORK_WAYS[way]
     return lambda: kernel(net, points, **options)
 
 
@@ -87,13 +88,7 @@ def by_nngeometry(net: nn.Module, x: Tensor) -> Tensor:
     return K
 
 
-WAYS = {
-    "kontrast": kt.kernels.empirical_ntk_trace,
-    "one Jacobian": one_jacobian,
-    "two Jacobians": two_jacobians,
-    "vector products": vector_products,
-    "nngeometry": by_nngeometry,
-}
+NETWORK_WAYS = {"kontrast": kt.kernels.empirical_ntk_trace, "nngeometry": by_nngeometry} | WAYS
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -117,19 +118,23 @@ class Worker:
 
         Of more than `memory` bytes an allocation fails, in place of the whole machine.
         """
-        with log.open("a") as messages:
+        self._command = [os.fspath(python), os.fspath(script), str(n_threads)]
+        self._log, self._memory, self._environment = log, memory, environment
+        self.about = self._start()
+
+    def _start(self) -> dict[str, str]:
+        with self._log.open("a") as messages:
             self._process = subprocess.Popen(
-                [os.fspath(python), os.fspath(script), str(n_threads)],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 text=True,
-                env=os.environ | environment,
+                env=os.environ | self._environment,
             )
-        if memory is not None and hasattr(resource, "prlimit"):
-            resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory, memory))
-        self._log = log
-        self.about: dict[str, str] = self._read()
+        if self._memory is not None and hasattr(resource, "prlimit"):
+            resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (self._memory, self._memory))
+        return self._read()
 
     def __enter__(self) -> Worker:
         return self
@@ -148,7 +153,12 @@ class Worker:
         memory: bool = False,
         **arguments: Any,
     ) -> dict[str, Any]:
-        """Run one task to its end; raises `CannotError` if it failed there."""
+        """Run one task to its end; raises `CannotError` if it failed there, or if the system killed the process.
+
+        A killed process is started anew for the next task.
+        """
+        if self._process.poll() is not None:
+            self._start()
         request = {
             "task": task,
             "arguments": arguments,
@@ -167,6 +177,9 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            status = self._process.wait()
+            if status == -signal.SIGKILL:
+                raise CannotError("out of memory: the system killed the process")
             last = "\n".join(self._log.read_text().splitlines()[-15:])
-            raise RuntimeError(f"a side of the benchmark ended with status {self._process.wait()}:\n{last}")
+            raise RuntimeError(f"a side of the benchmark ended with status {status}:\n{last}")
         return json.loads(line)

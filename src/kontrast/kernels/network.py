@@ -100,7 +100,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Work with gradients, in full precision, without compiled code and the module's backward hooks; all is put back.
 
-    On a busy machine fewer threads take less time. Compiled code hides its operations, and a backward hook may change the gradients it sees.
+    Compiled code hides its operations, and a backward hook may change the gradients it sees. On a busy machine fewer
+    threads take less time.
     """
     parts = list(module.modules()) if isinstance(module, nn.Module) else []
     kinds = ("_backward_hooks", "_backward_pre_hooks")
