@@ -51,9 +51,15 @@ def test_no_more_threads_than_idle_cores_and_all_of_them_again_afterwards(
 ) -> None:
     monkeypatch.setattr(threads, "PROC", machine(tmp_path, running=running, own="R"))
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    with pytest.raises(KeyError), as_many_threads_as_cores_are_idle():
-        assert torch.get_num_threads() == threads_inside
+    inside = []
+
+    def fails() -> None:
+        inside.append(torch.get_num_threads())
         raise KeyError
+
+    with pytest.raises(KeyError), as_many_threads_as_cores_are_idle():
+        fails()
+    assert inside == [threads_inside]
     assert torch.get_num_threads() == 2
 
 

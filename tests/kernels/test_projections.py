@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -40,7 +42,7 @@ def test_slices_of_any_size_add_up_to_the_sketch_of_the_whole(
     values = randn(3, cuts[-1], seed=seed, dtype=dtype)
     sketch = CountSketch(n_buckets, cuts[-1], seed=seed, like=values)
     out = values.new_zeros(3, n_buckets)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         sketch.add(values[:, start:stop], start, out, numbers=numbers)
     expected = values.double() @ as_matrix(sketch, cuts[-1])
     tolerance = TOLERANCE[dtype]["rtol"] * float(values.norm(dim=1).max())
