@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from kontrast.errors import InputError
 from kontrast.kernels import (
+    blocks,
     empirical_ntk,
     empirical_ntk_components,
     empirical_ntk_diagonal,
@@ -29,6 +30,7 @@ from kontrast.kernels import (
 )
 from kontrast.kernels.network import network_of
 from kontrast.kernels.planning import Kind, Question
+from kontrast.kernels.recording import Rows
 from kontrast.kernels.tangents import plan_for
 from tests.cases import randn
 from tests.kernels.networks import (
@@ -73,6 +75,76 @@ def test_networks_in_use_go_layer_by_layer_and_are_exact(name: str) -> None:
         question = Question(kind, 50, 50, symmetric=True)
         assert plan_for(network_of(module), x[:2], question, name="x").layout.opaque == ()
     assert_exact(module, x, y)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_backward_pass_for_all_outputs_gives_what_a_pass_for_each_gives(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, shape = NETWORKS[name]
+    module, x = ready(make()), rows_for(shape, 4)
+    passes: list[int] = []
+    signals_at = tangents.signals_at
+
+    def counted(output: Tensor, edges: Any, directions: Tensor) -> Any:
+        passes.append(len(directions))
+        return signals_at(output, edges, directions)
+
+    found = []
+    for few in (2**40, 0):
+        monkeypatch.setitem(blocks.FEW, "cpu", few)
+        empirical_ntk(module, x), empirical_ntk_trace(module, x)  # planned
+        monkeypatch.setattr(tangents, "signals_at", counted)
+        passes.clear()
+        found += [empirical_ntk(module, x), empirical_ntk_trace(module, x)]
+        assert set(passes) == ({found[0].shape[-1]} if few else {1})
+        monkeypatch.setattr(tangents, "signals_at", signals_at)
+    for together, apart in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(together, apart, rtol=0, atol=1e-12 * float(apart.abs().max()))
+
+
+class Unmapped(torch.autograd.Function):
+    """A user's own operation, of which torch cannot map the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        ctx.save_for_backward(h)
+        return h.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, signal: Tensor) -> Tensor:
+        (h,) = ctx.saved_tensors
+        assert float(signal.abs().sum()) >= 0  # a number of every output: no map
+        slope: Tensor = 1 - h.tanh() ** 2
+        return signal * slope
+
+
+class OwnOperation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(Unmapped.apply(self.second(torch.relu(self.first(x)))))
+
+
+def test_where_torch_cannot_map_a_backward_pass_there_is_one_for_each_output() -> None:
+    module, x, y = ready(OwnOperation()), rows_for((4,), 3), rows_for((4,), 2, seed=2)
+    plan = plan_for(network_of(module), x[:2], Question(Kind.FULL, 3, 3, symmetric=True), name="x")
+    assert plan.layout.opaque == ()
+    assert not plan.batched
+    assert_exact(module, x, y)
+
+
+@given(
+    shape=sampled_from([(6,), (6, 2), (2, 6), (3, 6, 2)]), per_row=sampled_from([1, 2, 3]), together=booleans(),
+    q=integers(1, 4),
+)  # fmt: skip
+def test_rows_of_several_outputs_joined(shape: tuple[int, ...], per_row: int, together: bool, q: int) -> None:
+    rows = Rows(shape.index(6), per_row, together or per_row == 1)
+    tensors = randn(q, *shape)
+    expected = torch.cat([rows.split(tensor) for tensor in tensors])
+    assert torch.equal(rows.split(rows.joined(tensors)), expected)
 
 
 @settings(max_examples=8)

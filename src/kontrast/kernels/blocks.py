@@ -24,8 +24,8 @@ from kontrast.memory import budget_bytes, rows_that_fit
 # Bytes for the backward passes of several outputs at once, and numbers of gradients that are formed at once.
 WORKING_SET = {"cpu": 2**29, "cuda": 2**33}
 NUMBERS = {"cpu": 2**25, "cuda": 2**30}
-# Multiplications of a pass over rows so few that it takes no longer over a copy of them for every output.
-CROWD = {"cpu": 2**20, "cuda": 2**34}
+# Multiplications of a pass over rows so few that one backward pass for all outputs saves more than it takes to map it.
+FEW = {"cpu": 2**20, "cuda": 2**37}
 TILES = {"cpu": 2**20, "cuda": 2**28}  # bytes of the tiles in `add_block`: three of them
 
 
@@ -36,7 +36,7 @@ class Division:
     rows: int  # of a block
     directions: int  # whose backward passes are contracted together
     numbers: int  # of gradients that are formed in one go
-    copies: int = 1  # of the rows, as many as directions: one backward pass for all
+    at_once: bool = False  # one backward pass for all directions
 
     def n_blocks(self, question: Question) -> int:
         """Of the kernel, or on and above the diagonal of a symmetric one."""
@@ -77,10 +77,12 @@ def divide(
     elif question.kind is Kind.TRACE and (blocks > 1 or any(cost.copied > cost.streamed for cost in costs)):
         spare = min(budget - fixed - blocks * rows * per_row, WORKING_SET.get(device.type, 2**28))
         at_once += max(0, spare // max(1, blocks * rows * streamed))
-    if blocks == 1 and rows * max(cost.multiplications for cost in costs) <= CROWD.get(device.type, 0):
-        copies = n_kernels * n_directions * rows * max(cost.kept + cost.streamed + cost.at_work for cost in costs)
-        if copies <= budget - fixed:
-            return Division(rows, n_directions, max(numbers, 1), n_directions)
+    if blocks == 1 and rows * max(cost.multiplications for cost in costs) <= FEW.get(device.type, 0):
+        kept = rows * n_kernels * max(cost.kept + cost.in_products for cost in costs)
+        each = rows * n_kernels * max(cost.collected + cost.streamed + cost.at_work for cost in costs)
+        room = min(budget - fixed - kept, WORKING_SET.get(device.type, 2**28))
+        if n_directions * each <= room:
+            return Division(rows, n_directions, max(numbers, 1), at_once=True)
     return Division(rows, min(at_once, n_directions), max(numbers, 1))
 
 
@@ -149,7 +151,7 @@ class _Block:
     """What the passes over a block of rows give, chunk by chunk of directions; kept if it is one chunk."""
 
     def __init__(self, plan: Plan, rows: Tensor, directions: Tensor, division: Division) -> None:
-        self.begun, self.division = plan.start(rows, len(directions), division.copies), division
+        self.begun, self.division = plan.start(rows, len(directions), at_once=division.at_once), division
         self.chunks = torch.split(directions, division.directions)
         self._kept: list[Pieces] | None = None
 

@@ -110,8 +110,8 @@ def _of_both(plans: tuple[tuple[Plan, Plan], ...], question: Question, c: int, m
     # A block of either kernel, and what it is compared in, in a quarter of the budget.
     most = max(1, math.isqrt(budget_bytes(memory, like.device) // (4 * 2 * like.element_size())))
     if most < rows:
-        return replace(divisions[0], rows=most, directions=directions, copies=1)
-    return replace(divisions[0], rows=rows, directions=directions, copies=min(d.copies for d in divisions))
+        return replace(divisions[0], rows=most, directions=directions, at_once=False)
+    return replace(divisions[0], rows=rows, directions=directions, at_once=all(d.at_once for d in divisions))
 
 
 def _empty(like: Tensor, i: slice, j: slice) -> Tensor:

@@ -35,7 +35,7 @@ class MLPPlan(Plan):
         kept = self.net.d_in + width * (2 * depth + (self.kind is Kind.TRACE))
         return Costs(size * kept, size * collected, 0, size * width, 0)
 
-    def start(self, x: Tensor, n_directions: int, copies: int = 1) -> Pass:
+    def start(self, x: Tensor, n_directions: int, *, at_once: bool = False) -> Pass:
         """The forward pass."""
         return MLPPass(self, x)
 

@@ -42,6 +42,15 @@ class Rows:
             return torch.unflatten(tensor, 0, (-1, self.per_row))
         return torch.unflatten(tensor, 0, (self.per_row, -1)).transpose(0, 1)
 
+    def joined(self, tensors: Tensor) -> Tensor:
+        """(q, …), q such tensors, as one in which the rows of the first come first, then those of the second."""
+        if len(tensors) == 1:
+            return tensors[0]
+        if self.together:
+            return tensors.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
+        apart = torch.unflatten(tensors, self.axis + 1, (self.per_row, -1)).movedim(0, self.axis + 1)
+        return apart.flatten(self.axis, self.axis + 2)
+
 
 @dataclass(frozen=True, eq=False)
 class Use:
@@ -62,8 +71,18 @@ class Use:
         raise NotImplementedError
 
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
-        """The gradient of every row with respect to the parameter, (n, p), from the signal ∂f_i/∂a."""
+        """The gradient of every row with respect to the parameter, (n, p), from the signal ∂f_i/∂a.
+
+        The signals may be of several outputs, one after another, as `Rows.joined` makes them: then (q·n, p).
+        """
         raise NotImplementedError
+
+
+def _by_rows(signals: Tensor, features: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The operation on signals (q·n, …) of q outputs and features (n, …) of the same rows."""
+    if len(signals) == len(features):
+        return operation(signals, features)
+    return operation(torch.unflatten(signals, 0, (-1, len(features))), features).flatten(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +109,7 @@ class OuterUse(Use):
         B = self.signals(signal, rows)
         if prepared is None:
             return B.sum(2).flatten(1)
-        outer = B.mT @ prepared  # (n, G, O, I), summed over positions
+        outer = _by_rows(B.mT, prepared, torch.matmul)  # (n, G, O, I), summed over positions
         return (outer if self.outputs_first else outer.mT).flatten(1)
 
 
@@ -107,7 +126,7 @@ class BroadcastUse(Use):
 
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
         """Σ B ⊙ h over all axes that p was broadcast along."""
-        product = rows.split(signal) if prepared is None else rows.split(signal) * prepared
+        product = rows.split(signal) if prepared is None else _by_rows(rows.split(signal), prepared, torch.mul)
         kept = self.aligned[: rows.axis] + self.aligned[rows.axis + 1 :]
         summed = [1, *(axis for axis, size in enumerate(kept, start=2) if size == 1)]
         return product.sum(summed).reshape(len(product), -1)
@@ -128,7 +147,7 @@ class LookupUse(Use):
         """(n, 1, T, O), zero at padding."""
         B = rows.split(signal).flatten(1, -2)
         if self.padding is not None:
-            B = B * (self.tokens(rows) != self.padding)[:, :, None]
+            B = _by_rows(B, (self.tokens(rows) != self.padding)[:, :, None], torch.mul)
         return B[:, None]
 
     def prepared(self, rows: Rows) -> Tensor | None:
@@ -138,8 +157,9 @@ class LookupUse(Use):
     def gradient(self, signal: Tensor, rows: Rows, prepared: Tensor | None) -> Tensor:
         """Signals added up at their tokens' rows of E."""
         assert prepared is not None
-        tokens, B = prepared, self.signals(signal, rows)
-        n, (vocabulary, width) = len(tokens), self.shape
+        B, (vocabulary, width) = self.signals(signal, rows), self.shape
+        n = len(B)
+        tokens = prepared.repeat(n // len(prepared), 1)
         places = tokens + vocabulary * torch.arange(n, device=tokens.device)[:, None]
         total = B.new_zeros(n * vocabulary, width)
         return total.index_add_(0, places.flatten(), B.reshape(-1, width)).view(n, -1)

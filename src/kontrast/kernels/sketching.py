@@ -120,7 +120,7 @@ class _Maker:
         parts = row_slices(n, division.rows)
         for done, rows in enumerate(parts):
             taken = _Rows(network, sketch, features[rows], squares[rows], division, apart)
-            begun = plan.start(self.x[rows], q, division.copies)
+            begun = plan.start(self.x[rows], q, at_once=division.at_once)
             first = 0
             for some in torch.split(directions, division.directions):
                 for names, piece in begun.streamed(some).items():

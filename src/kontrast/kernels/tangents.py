@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 from torch.func import jacrev, vmap
 
 from kontrast.kernels.contraction import Channels, Dense, Gram, Outer, Output, Piece, add_block
@@ -83,10 +84,10 @@ class Plan(ABC):
         """What it takes."""
 
     @abstractmethod
-    def start(self, x: Tensor, n_directions: int, copies: int = 1) -> Pass:
+    def start(self, x: Tensor, n_directions: int, *, at_once: bool = False) -> Pass:
         """A pass over these rows, for so many directions in all.
 
-        With as many `copies` of the rows one backward pass serves all directions: a GPU waits less for its next step.
+        With `at_once` one backward pass serves all directions, if it can: a GPU waits less for its next step.
         """
 
 
@@ -98,6 +99,7 @@ class RecordedPlan(Plan):
     saved: int  # bytes per row that a forward pass keeps for its backward pass
     largest: int  # of which for one tensor
     vmapped: bool = False  # whether torch can map the Jacobians of opaque parameters over rows
+    batched: bool = False  # whether torch can map a backward pass over directions
 
     @property
     def costs(self) -> Costs:
@@ -126,9 +128,9 @@ class RecordedPlan(Plan):
             positions=max((group.sizes.positions for group in self.layout.groups), default=1),
         )
 
-    def start(self, x: Tensor, n_directions: int, copies: int = 1) -> Pass:
+    def start(self, x: Tensor, n_directions: int, *, at_once: bool = False) -> Pass:
         """The forward pass; raises `UnplannedError` if these rows do not fit the plan."""
-        return RecordedPass(self, x, n_directions, copies)
+        return RecordedPass(self, x, n_directions, at_once=at_once and self.batched)
 
 
 class UnplannedError(Exception):
@@ -139,19 +141,18 @@ class RecordedPass(Pass):
     """A watched pass. Backward passes start at its outputs and stop where parameters are used."""
 
     def __init__(
-        self, plan: RecordedPlan, x: Tensor, n_directions: int, copies: int = 1, seen: Record | None = None
+        self, plan: RecordedPlan, x: Tensor, n_directions: int, *, at_once: bool = False, seen: Record | None = None
     ) -> None:
         self.plan, self.network, self.layout, self.x = plan, plan.network, plan.layout, x
-        self.n_directions, self.copies = n_directions, copies
+        self.n_directions, self.at_once = n_directions, at_once
         self._grams: dict[tuple[str, ...], _Collected] = {}
         self._n_done = 0
         used = {name for group in self.layout.groups for name in group.names} | set(self.layout.opaque)
         unused = [name for name in self.network.selected if name not in used]
         self.seen = seen
         if seen is None and (self.layout.groups or unused):
-            rows = x if copies == 1 else x.repeat(copies, *[1] * (x.ndim - 1))
-            self.seen = record(lambda: self.network(rows), self.network.parameters, self.layout.origins)
-            check_output(self.network, self.seen.output, rows)
+            self.seen = record(lambda: self.network(x), self.network.parameters, self.layout.origins)
+            check_output(self.network, self.seen.output, x)
             if not self._holds(self.seen, unused):
                 raise UnplannedError
 
@@ -171,9 +172,9 @@ class RecordedPass(Pass):
         pieces: Pieces = {}
         for group in self.layout.groups:
             if group.form is Form.OUTPUT:
-                pieces[group.names] = _output_piece(self._ended, self.layout, group).rows(0, len(self.x))
+                pieces[group.names] = _output_piece(self._ended, self.layout, group)
             elif group.form in (Form.HIDDEN, Form.CHANNELS):
-                pieces[group.names] = _hidden_piece(self._ended, self.network, self.layout, group).rows(0, len(self.x))
+                pieces[group.names] = _hidden_piece(self._ended, self.network, self.layout, group)
         return pieces
 
     @property
@@ -193,7 +194,9 @@ class RecordedPass(Pass):
         if not self._collecting:
             groups = [group for group in groups if group.form is not Form.GRAM]
         if groups:
-            passes = [self._signals(groups, some) for some in torch.split(directions, self.copies)]
+            passes = [
+                self._signals(groups, some) for some in torch.split(directions, len(directions) if self.at_once else 1)
+            ]
             for group in groups:
                 uses, rows = self._uses(group)
                 if group.form is Form.GRAM:
@@ -213,20 +216,20 @@ class RecordedPass(Pass):
     def _signals(self, groups: Sequence[Group], directions: Tensor) -> dict[int, Tensor]:
         """∂(direction·f)/∂a where parameters are used, by use; those of `Form.GRAM` go into their places.
 
-        The rows come once for every direction.
+        As of a pass over as many copies of the rows as there are directions.
         """
         seen = self._ended
         made = {index for group in groups for name in group.derived for index in self._uses_of(name)}
         wanted = sorted({index for group in groups for index in group.uses} | made)
         alone = {index for group in groups if group.form is not Form.GRAM for index in group.uses} | made
         edges = [seen.uses[index].edge for index in wanted]
-        each = directions.repeat_interleave(len(self.x), 0)
-        found = torch.autograd.grad(seen.output, edges, each, retain_graph=True, allow_unused=True)
-        # A use that these outputs do not depend on has no signal.
-        given = {
-            index: seen.output.new_zeros(seen.uses[index].output_shape) if signal is None else signal
-            for index, signal in zip(wanted, found, strict=True)
-        }
+        found = signals_at(seen.output, edges, directions)
+        given = {}
+        for index, signal in zip(wanted, found, strict=True):
+            rows, shape = self.layout.rows[index], (len(directions), *seen.uses[index].output_shape)
+            assert rows is not None
+            # A use that these outputs do not depend on has no signal.
+            given[index] = rows.joined(seen.output.new_zeros(shape) if signal is None else signal)
         if self._collecting:
             for group in groups:
                 if group.form is Form.GRAM:
@@ -268,8 +271,23 @@ class RecordedPass(Pass):
         return total
 
 
+def signals_at(output: Tensor, edges: Sequence[GradientEdge], directions: Tensor) -> list[Tensor | None]:
+    """∂(direction·f)/∂a at every edge, (q, …): by one backward pass, for several directions a mapped one."""
+    each = directions[:, None].expand(-1, len(output), -1)
+    if len(directions) == 1:
+        found = torch.autograd.grad(output, edges, each[0], retain_graph=True, allow_unused=True)
+        return [None if signal is None else signal[None] for signal in found]
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="There is a performance drop"
+        )  # it loops over directions, as we would
+        return list(
+            torch.autograd.grad(output, edges, each, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        )
+
+
 # What was planned for a module, which holds no tensors. A pass over other rows is still compared with its layout.
-_Planned = dict[tuple[object, ...], tuple[Layout, Saved, bool]]
+_Planned = dict[tuple[object, ...], tuple[Layout, Saved, bool, bool]]
 _PLANNED: WeakKeyDictionary[nn.Module, _Planned] = WeakKeyDictionary()
 
 
@@ -281,36 +299,36 @@ def plan_for(network: Network, x: Tensor, question: Question, *, name: str, agai
     planned = _PLANNED.setdefault(network.module, {})
     if again or key not in planned:
         planned[key] = _planned(network, x, question, name)
-    layout, saved, vmapped = planned[key]
-    return RecordedPlan(network, layout.n_outputs, layout, *saved, vmapped)
+    layout, saved, *mapped = planned[key]
+    return RecordedPlan(network, layout.n_outputs, layout, *saved, *mapped)
 
 
-def _planned(network: Network, x: Tensor, question: Question, name: str) -> tuple[Layout, Saved, bool]:
+def _planned(network: Network, x: Tensor, question: Question, name: str) -> tuple[Layout, Saved, bool, bool]:
     observed = observe(network, x, name)
     layout = layout_of(network, observed, question)
     if layout is not None:
         vmapped = _vmap_works(network, layout.opaque, x)
         plan = RecordedPlan(network, layout.n_outputs, layout, *observed.saved, vmapped)
         if _witness_agrees(plan, x, observed.two):
-            return layout, observed.saved, vmapped
+            return layout, observed.saved, vmapped, _batches(observed.two)
     return _opaque(network, x, observed)
 
 
 def jacobian_plan(network: Network, x: Tensor, *, name: str) -> RecordedPlan:
     """A plan for such rows that uses automatic differentiation alone."""
-    layout, saved, vmapped = _opaque(network, x, observe(network, x, name))
-    return RecordedPlan(network, layout.n_outputs, layout, *saved, vmapped)
+    layout, saved, *mapped = _opaque(network, x, observe(network, x, name))
+    return RecordedPlan(network, layout.n_outputs, layout, *saved, *mapped)
 
 
-def _opaque(network: Network, x: Tensor, observed: Observed) -> tuple[Layout, Saved, bool]:
+def _opaque(network: Network, x: Tensor, observed: Observed) -> tuple[Layout, Saved, bool, bool]:
     layout = Layout(observed.two.output.shape[1], opaque=network.selected)
-    return layout, observed.saved, _vmap_works(network, network.selected, x)
+    return layout, observed.saved, _vmap_works(network, network.selected, x), False
 
 
 # --- the pieces of each form ----------------------------------------------------------------------------------------
 
 
-# Signals come from one pass after another. In each, the n rows come once for every direction.
+# Signals come from one pass after another. In each, as if the n rows came once for every direction.
 
 
 def _outer_piece(uses: Sequence[Use], rows: Sequence[Rows], passes: Sequence[Sequence[Tensor]], n: int) -> Outer:
@@ -346,7 +364,7 @@ class _Collected:
 
     def __init__(self, uses: Sequence[Use], rows: Sequence[Rows], n: int, n_directions: int, ones: bool) -> None:
         self.uses, self.rows, self.n, self.ones = uses, rows, n, ones
-        features = [_features(use, where)[:n] for use, where in zip(uses, rows, strict=True)]
+        features = [_features(use, where) for use, where in zip(uses, rows, strict=True)]
         self.features = torch.cat(features, dim=1 if features[0].ndim == 2 else 2)  # (n, T) ids or (n, G, T, I)
         self.signals: Tensor | None = None
         self.n_directions = n_directions
@@ -474,6 +492,27 @@ def _vmap_works(network: Network, names: Sequence[str], x: Tensor) -> bool:
         _vmap_jacobians(network, names, x, ones)
     except RuntimeError:
         return False
+    return True
+
+
+def _batches(two: Record) -> bool:
+    """Whether torch can map a backward pass over directions, with the signals of passes for one direction each."""
+    edges, c = [use.edge for use in two.uses], two.output.shape[1]
+    if not edges:
+        return False
+    mixtures = torch.randn(2, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(two.output)
+    try:
+        mapped = signals_at(two.output, edges, mixtures)
+    except RuntimeError:  # an operation that torch cannot map; then there is a pass for each
+        return False
+    for k, mixture in enumerate(mixtures):
+        for found, alone in zip(mapped, signals_at(two.output, edges, mixture[None]), strict=True):
+            if (found is None) != (alone is None):
+                return False
+            if found is None or alone is None:
+                continue
+            if (found[k] - alone[0]).abs().max() > tolerance(alone) * alone.abs().max():
+                return False
     return True
 
 
