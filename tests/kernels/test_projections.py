@@ -84,3 +84,20 @@ def test_directions_favour_no_output() -> None:
     c, n_seeds = 5, 4000
     second = sum(V.mT @ V for V in (random_directions(c, 2, seed) for seed in range(n_seeds))) / (2 * n_seeds)
     torch.testing.assert_close(second, torch.eye(c, dtype=torch.float64), rtol=0, atol=0.06)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_buckets", [1, 32, 100, 128, 4096, 5000])
+def test_a_gpu_folds_as_the_cpu_does(n_buckets: int, dtype: torch.dtype) -> None:
+    cuts = [0, 7, 4096, 5001, 60_000, 60_001]
+    values, far = randn(3, cuts[-1], seed=1, dtype=dtype), 3 * 2**31  # places beyond 32 bits
+    sketch, on_gpu = (CountSketch(n_buckets, far + cuts[-1], seed=5, like=like) for like in (values, values.cuda()))
+    for start, before in itertools.product(cuts[:-1], (0, far)):
+        out = randn(3, 2 * n_buckets, seed=2, dtype=dtype)[:, :n_buckets]
+        expected, found = out.clone(), out.cuda()
+        some = values[:, start : start + 20_000]
+        sketch.add(some, before + start, expected, numbers=10**6)
+        on_gpu.add(some.cuda(), before + start, found, numbers=10**6)
+        # One bucket is the sum of 20,000 numbers.
+        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=4000 * torch.finfo(dtype).eps)

@@ -79,42 +79,58 @@ class Outer:
     r"""Gradients $\sum_t B_t h_t^\top$ of a large weight, summed over its uses, not formed yet."""
 
     features: tuple[Callable[[slice], Tensor], ...]  # of each use, for some of the rows: (r, G, T, I)
-    signals: tuple[tuple[Tensor, ...], ...]  # of each use, for each direction: (n, G, T, O)
+    signals: tuple[tuple[Tensor, ...], ...]  # of each use, from each backward pass: (directions, n, G, T, O)
+    inputs: int  # I
     copied: bool  # whether features are copies that take memory: the patches of a convolution
+
+    @property
+    def directions(self) -> int:
+        """Of all passes."""
+        return sum(map(len, self.signals[0]))
+
+    @property
+    def _per_row(self) -> int:
+        """Numbers of features."""
+        _, _, G, T, _ = self.signals[0][0].shape
+        return G * T * self.inputs
 
     def cut(self, numbers: int, *, together: bool) -> Cut:
         """Slices of about so many gradients, of all directions if they are wanted `together`."""
-        n, G, _, n_units = self.signals[0][0].shape
-        per_row = self.features[0](slice(0, 1))
-        in_cache = IN_CACHE.get(per_row.device.type)
-        if in_cache is not None and (not self.copied or n * per_row.numel() <= numbers):
+        _, n, G, _, n_units = self.signals[0][0].shape
+        in_cache = IN_CACHE.get(self.signals[0][0].device.type)
+        if in_cache is not None and (not self.copied or n * self._per_row <= numbers):
             numbers = min(numbers, in_cache)
         else:  # a GPU wants long products, and patches are copied once for all directions
             together = True
-        directions = len(self.signals[0]) if together else 1
-        return Cut(max(1, min(n_units, numbers // (n * G * directions * per_row.shape[-1]))), directions)
+        directions = self.directions if together else 1
+        return Cut(max(1, min(n_units, numbers // (n * G * directions * self.inputs))), directions)
 
     def slices(self, cut: Cut, numbers: int) -> Iterator[Dense]:
         """The gradients slice by slice, each in the memory of the last, from about `numbers` features at a time."""
-        first, one = self.signals[0][0], self.features[0](slice(0, 1))
-        n, G, _, n_units = first.shape
-        at_once = max(1, numbers // max(1, one.numel())) if self.copied else n
+        first = self.signals[0][0]
+        _, n, G, _, n_units = first.shape
+        at_once = max(1, numbers // max(1, self._per_row)) if self.copied else n
         parts = [slice(top, min(top + at_once, n)) for top in range(0, n, at_once)]
         held = [features(parts[0]) for features in self.features] if len(parts) == 1 else None
-        room = first.new_empty(cut.directions * n * G * cut.units * one.shape[-1])
+        room = first.new_empty(cut.directions * n * G * cut.units * self.inputs)
         rows_first = first.is_cuda and G == 1  # then the sum over directions is one long product
         for start, from_direction in itertools.product(
-            range(0, n_units, cut.units), range(0, len(self.signals[0]), cut.directions)
+            range(0, n_units, cut.units), range(0, self.directions, cut.directions)
         ):
             units = slice(start, min(start + cut.units, n_units))
-            q = min(cut.directions, len(self.signals[0]) - from_direction)
-            shape = (q, n, G, units.stop - start, one.shape[-1])
+            q = min(cut.directions, self.directions - from_direction)
+            shape = (q, n, G, units.stop - start, self.inputs)
             some = room[: math.prod(shape)]
             gradients = some.view(n, q, *shape[2:]).transpose(0, 1) if rows_first else some.view(shape)
-            for part, (k, signals) in itertools.product(parts, enumerate(self.signals)):
+            for part, (k, passes) in itertools.product(parts, enumerate(self.signals)):
                 H = self.features[k](part) if held is None else held[k]
-                for gradient, signal in zip(gradients, signals[from_direction:], strict=False):
-                    _add_outer(signal[part, ..., units].mT, H, gradient[part], first=k == 0)
+                out = gradients[:, part]
+                if rows_first and len(passes) == 1 and q > 1:
+                    _add_outers(passes[0][:, part, 0, :, units], H[:, 0], out.transpose(0, 1), first=k == 0)
+                    continue
+                signals = (signal for each in passes for signal in each.unbind(0))
+                for signal, here in zip(itertools.islice(signals, from_direction, None), out, strict=False):
+                    _add_outer(signal[part, ..., units].mT, H, here, first=k == 0)
             yield Dense(gradients.flatten(2).transpose(0, 1))
 
 
@@ -132,6 +148,17 @@ def _add_outer(B: Tensor, H: Tensor, out: Tensor, *, first: bool) -> None:
         torch.bmm(B, H, out=out)
     else:
         out.baddbmm_(B, H)
+
+
+def _add_outers(B: Tensor, H: Tensor, out: Tensor, *, first: bool) -> None:
+    """The same for all directions in one product per row: B (q, r, T, o), H (r, T, I), out (r, q, o, I)."""
+    r, T, _ = H.shape
+    # The copy that brings a row's directions together reads along the axis that lies together.
+    if B.stride(-1) == 1:
+        signals = B.permute(1, 2, 0, 3).reshape(r, T, -1).mT
+    else:
+        signals = B.permute(1, 0, 3, 2).reshape(r, -1, T)
+    _add_outer(signals[:, None], H[:, None], out.flatten(1, 2)[:, None], first=first)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ SPLIT = 1024.0  # the size of a unit row in half precision, chosen so that both 
 PIECE = 272  # inner length after which the sum of a large product leaves the tensor cores
 LONG_PIECE = 512  # the most for products with a long inner axis, where each piece is a small part of the sum
 WORTH_IT = 2**34  # multiplications below which splitting costs more than it saves
+FEWEST = 128  # rows, likewise
+# A GPU's product with a small result and a long inner axis goes in pieces at the same time, or few of its units work.
+SMALL, LEAST_PIECE, PIECES = 2**16, 2048, 1024
 
 
 def has_half_units(x: Tensor) -> bool:
@@ -60,7 +63,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """A bᵀ for rows a (n, k) and b (m, k); large float32 products on a GPU use half precision as above."""
     (n, k), m = a.shape, b.shape[0]
     if not _halves_pay(a, b):
-        return a @ b.mT
+        return _plain(a, b)
     same = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
     high_a, rest_a, size_a = _scaled_parts(a)
     high_b, rest_b, size_b = (high_a, rest_a, size_a) if same else _scaled_parts(b)
@@ -80,13 +83,31 @@ def add_product(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Add A bᵀ to `out`, computed as in `product`."""
     if _halves_pay(a, b):
         out += product(a, b)
+    elif _is_long(a, b):
+        out += _plain(a, b)
     else:
         out.addmm_(a, b.mT)
 
 
 def _halves_pay(a: Tensor, b: Tensor) -> bool:
     (n, k), m = a.shape, b.shape[0]
-    return has_half_units(a) and n * m * k >= WORTH_IT and k >= LONG_PIECE
+    return has_half_units(a) and n * m * k >= WORTH_IT and k >= LONG_PIECE and min(n, m) >= FEWEST
+
+
+def _plain(a: Tensor, b: Tensor) -> Tensor:
+    return in_pieces(a, b, min(PIECES, a.shape[1] // LEAST_PIECE)) if _is_long(a, b) else a @ b.mT
+
+
+def in_pieces(a: Tensor, b: Tensor, n_pieces: int) -> Tensor:
+    """A bᵀ as the sum of products of so many pieces of the rows, taken at once."""
+    whole = a.shape[1] // n_pieces * n_pieces
+    left, right = (torch.unflatten(side[:, :whole], 1, (n_pieces, -1)).transpose(0, 1) for side in (a, b))
+    total = torch.bmm(left, right.mT).sum(0)
+    return total.addmm_(a[:, whole:], b[:, whole:].mT) if whole < a.shape[1] else total
+
+
+def _is_long(a: Tensor, b: Tensor) -> bool:
+    return a.is_cuda and len(a) * len(b) <= SMALL and a.shape[1] >= 2 * LEAST_PIECE
 
 
 def _pieces(k: int) -> int:

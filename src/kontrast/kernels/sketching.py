@@ -171,7 +171,7 @@ class _Rows:
 
     def _add_gradients(self, name: str, part: Dense, first: int, start: int) -> None:
         for k, gradients in enumerate(part.gradients.unbind(1), start=first):
-            self.squares[:, k] += gradients.square().sum(1)
+            self.squares[:, k] += torch.linalg.vector_norm(gradients, dim=1).square()
             place = self._place(name, k) + start
             self.sketch.add(gradients, place, self._buckets(k), numbers=self.division.numbers)
 

@@ -332,14 +332,14 @@ def _opaque(network: Network, x: Tensor, observed: Observed) -> tuple[Layout, Sa
 
 
 def _outer_piece(uses: Sequence[Use], rows: Sequence[Rows], passes: Sequence[Sequence[Tensor]], n: int) -> Outer:
-    features, signals, copied = [], [], False
+    features, signals, copied, inputs = [], [], False, 0
     for place, (use, where) in enumerate(zip(uses, rows, strict=True)):
         assert isinstance(use, OuterUse)
         features.append(partial(use.features, where))
-        split = [torch.split(use.signals(given[place], where), n) for given in passes]  # (n, G, T, O) each
-        signals.append(tuple(signal for every in split for signal in every))
+        signals.append(tuple(torch.unflatten(use.signals(given[place], where), 0, (-1, n)) for given in passes))
         copied |= use.convolution
-    return Outer(tuple(features), tuple(signals), copied)
+        inputs = use.shape.numel() // (signals[0][0].shape[2] * signals[0][0].shape[-1])
+    return Outer(tuple(features), tuple(signals), inputs, copied)
 
 
 def _dense_piece(
