@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,15 +22,17 @@ from torch.profiler import ProfilerActivity, profile
 from kontrast.errors import InputError
 from kontrast.kernels import (
     blocks,
+    contraction,
     empirical_ntk,
     empirical_ntk_components,
     empirical_ntk_diagonal,
     empirical_ntk_mean,
     empirical_ntk_trace,
+    planning,
     tangents,
 )
 from kontrast.kernels.network import network_of
-from kontrast.kernels.planning import Kind, Question
+from kontrast.kernels.planning import Form, Kind, Question
 from kontrast.kernels.recording import Rows
 from kontrast.kernels.tangents import plan_for
 from tests.cases import randn
@@ -101,6 +104,18 @@ def test_one_backward_pass_for_all_outputs_gives_what_a_pass_for_each_gives(
         monkeypatch.setattr(tangents, "signals_at", signals_at)
     for together, apart in zip(found[:2], found[2:], strict=True):
         torch.testing.assert_close(together, apart, rtol=0, atol=1e-12 * float(apart.abs().max()))
+
+
+@pytest.mark.parametrize("few", [0, 2**40])
+@pytest.mark.parametrize("name", ["attention", "torchvision ViT", "ResNet"])
+def test_gradients_lie_row_by_row_on_a_gpu(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shape = NETWORKS[name]
+    module, x, y = ready(make()), rows_for(shape, 4), rows_for(shape, 3, seed=2)
+    monkeypatch.setattr(contraction, "ROWS_FIRST", {"cpu"})
+    dear = planning._Choice(Form.GRAM, math.inf, planning.Sizes())
+    monkeypatch.setattr(planning, "_gram_choice", lambda *_: dear)  # as if there were many rows
+    monkeypatch.setitem(blocks.FEW, "cpu", few)
+    assert_exact(module, x, y)
 
 
 class Unmapped(torch.autograd.Function):

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kontrast.kernels.contraction import Outer, Piece, add_block
+from kontrast.kernels.contraction import Dense, Outer, Piece, add_block
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Pieces, Plan
 from kontrast.memory import budget_bytes, rows_that_fit
@@ -26,6 +26,7 @@ WORKING_SET = {"cpu": 2**29, "cuda": 2**33}
 NUMBERS = {"cpu": 2**25, "cuda": 2**30}
 # Multiplications of a pass over rows so few that one backward pass for all outputs saves more than it takes to map it.
 FEW = {"cpu": 2**20, "cuda": 2**37}
+SMALL = 2**12  # numbers of a parameter whose gradients are multiplied together with those of others
 TILES = {"cpu": 2**20, "cuda": 2**28}  # bytes of the tiles in `add_block`: three of them
 
 
@@ -178,10 +179,23 @@ def _add(at_x: _Block, at_y: _Block, out: dict[str, Tensor], question: Question)
     same, full = at_x is at_y, question.kind is Kind.FULL
     every = ((pieces, pieces) for pieces in at_x.pieces()) if same else zip(at_x.pieces(), at_y.pieces(), strict=True)
     for left, right in every:
+        if out.keys() == {""}:
+            mine = gathered(left)
+            left, right = mine, mine if right is left else gathered(right)
         for names, piece in left.items():
             for target in _targets(names, out):
                 numbers = at_x.division.numbers
                 add_block(piece, right[names], target, full=full, symmetric=same, numbers=numbers)
+
+
+def gathered(pieces: Pieces) -> Pieces:
+    """The same kernel in fewer products: the gradients of small parameters side by side."""
+    small = {n: p for n, p in pieces.items() if isinstance(p, Dense) and p.gradients.shape[2] <= SMALL}
+    if len(small) < 2:
+        return pieces
+    together = Dense(torch.cat([piece.gradients for piece in small.values()], 2))
+    large = {names: piece for names, piece in pieces.items() if names not in small}
+    return large | {tuple(name for names in small for name in names): together}
 
 
 def _add_diagonal(pieces: Pieces, results: dict[str, Tensor], i: slice) -> None:

@@ -113,7 +113,7 @@ class Outer:
         parts = [slice(top, min(top + at_once, n)) for top in range(0, n, at_once)]
         held = [features(parts[0]) for features in self.features] if len(parts) == 1 else None
         room = first.new_empty(cut.directions * n * G * cut.units * self.inputs)
-        rows_first = first.is_cuda and G == 1  # then the sum over directions is one long product
+        rows_first = first.device.type in ROWS_FIRST and G == 1  # then the sum over directions is one long product
         for start, from_direction in itertools.product(
             range(0, n_units, cut.units), range(0, self.directions, cut.directions)
         ):
@@ -126,7 +126,7 @@ class Outer:
                 H = self.features[k](part) if held is None else held[k]
                 out = gradients[:, part]
                 if rows_first and len(passes) == 1 and q > 1:
-                    _add_outers(passes[0][:, part, 0, :, units], H[:, 0], out.transpose(0, 1), first=k == 0)
+                    _add_outers(passes[0][:, part, 0, :, units], H[:, 0], out[:, :, 0].transpose(0, 1), first=k == 0)
                     continue
                 signals = (signal for each in passes for signal in each.unbind(0))
                 for signal, here in zip(itertools.islice(signals, from_direction, None), out, strict=False):
@@ -294,6 +294,8 @@ class Channels(Piece):
 # Entries of one tile of the kernel, times the pairs of positions in it. Larger ones are no faster: products are long
 # enough, a CPU's caches hold the tile, and half of a symmetric kernel is saved only if there are several tiles.
 TILE = {"cpu": 2**17, "cuda": 2**26}
+# Where one product of long rows is faster than one for every direction.
+ROWS_FIRST = {"cuda"}
 # Numbers of gradients that are multiplied while a CPU's cache holds them, in memory that is used again.
 IN_CACHE = {"cpu": 2**22}
 

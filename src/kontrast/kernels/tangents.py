@@ -273,17 +273,22 @@ class RecordedPass(Pass):
 
 def signals_at(output: Tensor, edges: Sequence[GradientEdge], directions: Tensor) -> list[Tensor | None]:
     """∂(direction·f)/∂a at every edge, (q, …): by one backward pass, for several directions a mapped one."""
-    each = directions[:, None].expand(-1, len(output), -1)
+    reached: list[int] = []
+
+    def of_one(direction: Tensor) -> list[Tensor]:
+        cotangent = direction.expand(len(output), -1)
+        found = torch.autograd.grad(output, edges, cotangent, retain_graph=True, allow_unused=True)
+        reached[:] = [index for index, signal in enumerate(found) if signal is not None]
+        return [found[index] for index in reached]
+
     if len(directions) == 1:
-        found = torch.autograd.grad(output, edges, each[0], retain_graph=True, allow_unused=True)
-        return [None if signal is None else signal[None] for signal in found]
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="There is a performance drop"
-        )  # it loops over directions, as we would
-        return list(
-            torch.autograd.grad(output, edges, each, retain_graph=True, allow_unused=True, is_grads_batched=True)
-        )
+        signals = [signal[None] for signal in of_one(directions[0])]
+    else:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # a loop over directions, as ours
+            signals = vmap(of_one)(directions)
+    at = dict(zip(reached, signals, strict=True))
+    return [at.get(index) for index in range(len(edges))]
 
 
 # What was planned for a module, which holds no tensors. A pass over other rows is still compared with its layout.
