@@ -97,6 +97,7 @@ class Layout:
     groups: tuple[Group, ...] = ()
     ends: Ends = Ends()
     multiplications: int = 0  # per row, by the linear maps of a forward pass
+    tokens: int = 1  # the most that a linear layer maps
 
 
 class Saved(NamedTuple):
@@ -160,9 +161,11 @@ def layout_of(network: Network, observed: Observed, question: Question) -> Layou
     ends = Ends() if question.gradients else ends_of(two, rows)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
     in_order = tuple(name for name in network.selected if name in opaque)
-    known = (_sizes(use, where) for use, where in zip(two.uses, rows, strict=True) if where is not None)
-    multiplications = sum(math.prod(size) for size in known)
-    return Layout(two.output.shape[1], origins, signature, rows, in_order, groups, ends, multiplications)
+    known = [(use, _sizes(use, where)) for use, where in zip(two.uses, rows, strict=True) if where is not None]
+    multiplications = sum(math.prod(size) for _, size in known)
+    linear = (size.positions for use, size in known if isinstance(use, OuterUse) and not use.convolution)
+    tokens = max(linear, default=1)
+    return Layout(two.output.shape[1], origins, signature, rows, in_order, groups, ends, multiplications, tokens)
 
 
 def reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:

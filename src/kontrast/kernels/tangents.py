@@ -10,6 +10,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.func import jacrev, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kontrast.kernels.contraction import Channels, Dense, Gram, Outer, Output, Piece, add_block
 from kontrast.kernels.network import Network, check_output, tolerance
@@ -38,6 +40,7 @@ from kontrast.kernels.recording import LookupUse, OuterUse, Record, Rows, Use, r
 
 Pieces = dict[tuple[str, ...], Piece | Outer]
 
+FEW_TOKENS = 256  # whose products with each other take less memory than the rest of their layer
 WITNESS_NUMBERS = 2**24  # of gradients formed at once to check a plan
 
 
@@ -151,7 +154,8 @@ class RecordedPass(Pass):
         unused = [name for name in self.network.selected if name not in used]
         self.seen = seen
         if seen is None and (self.layout.groups or unused):
-            self.seen = record(lambda: self.network(x), self.network.parameters, self.layout.origins)
+            with _attention(plainly=at_once and self.layout.tokens <= FEW_TOKENS):
+                self.seen = record(lambda: self.network(x), self.network.parameters, self.layout.origins)
             check_output(self.network, self.seen.output, x)
             if not self._holds(self.seen, unused):
                 raise UnplannedError
@@ -269,6 +273,11 @@ class RecordedPass(Pass):
             pulled = _pull(made, self.network.parameters[group.names[0]], gradient)
             total = pulled if total is None else total + pulled
         return total
+
+
+def _attention(*, plainly: bool) -> AbstractContextManager[None]:
+    """By its plain products, which torch can map over directions; the fused ones it would take one by one."""
+    return sdpa_kernel(SDPBackend.MATH) if plainly else nullcontext()
 
 
 def signals_at(output: Tensor, edges: Sequence[GradientEdge], directions: Tensor) -> list[Tensor | None]:
