@@ -8,7 +8,6 @@ $\Theta_{l+1} = \Sigma_{l+1} + \sigma_w^2 \dot F(\Sigma_l)\,\Theta_l$ with the d
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch import Tensor
 from kontrast.checks import require_alike, require_finite_not_negative, require_positive, require_whole
 from kontrast.errors import InputError
 from kontrast.kernels.duals import Closed, Dual, HermiteSeries, HomogeneousDual, dual_of
-from kontrast.kernels.products import has_half_units, split_product, split_rows
+from kontrast.kernels.products import has_half_units, has_triton, split_product, split_rows
 from kontrast.nets import Activation, activation_from
 
 # Below these deficits 1 − |cos θ| a product's rounding δ moves the angle, by δ / sin θ, past about 1e-6 and 1e-12.
@@ -261,7 +260,7 @@ class _Angles:
         raw = not (out.is_cuda or self.net.bias_std) and all(_is_tame(k / scale) for _, k in (x, y))
         rows_x = self._rows(x, out.dtype, raw=raw)
         rows_y = rows_x if symmetric else self._rows(y, out.dtype, raw=raw)
-        can_fuse = has_half_units(out) and importlib.util.find_spec("triton") is not None and not self.net.bias_std
+        can_fuse = has_half_units(out) and has_triton(out) and not self.net.bias_std
         if can_fuse and self._fill_fused(out, rows_x, rows_y, symmetric=symmetric):
             return
         grid = GPU_GRID if out.is_cuda else CPU_GRID
@@ -285,7 +284,7 @@ class _Angles:
 
     def _fill_fused(self, out: Tensor, x: _UnitRows, y: _UnitRows, *, symmetric: bool) -> bool:
         """Products and recursion at the GPU's full speed; False if too many pairs are near to do one by one."""
-        from kontrast.kernels import fused  # needs triton, which comes with torch for NVIDIA GPUs only
+        from kontrast.kernels import fused_recursion as fused
 
         parts_x = split_rows(x.unit)
         parts_y = parts_x if symmetric else split_rows(y.unit)

@@ -8,6 +8,8 @@ the tensor cores, correctly rounded.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +29,16 @@ def has_half_units(x: Tensor) -> bool:
     if not x.is_cuda or x.dtype != torch.float32 or torch.version.cuda is None:
         return False
     return torch.cuda.get_device_capability(x.device) >= (8, 0)
+
+
+def has_triton(x: Tensor) -> bool:
+    """Whether x is on an NVIDIA GPU and torch came with the compiler of its kernels."""
+    return x.is_cuda and torch.version.cuda is not None and _triton_is_installed()
+
+
+@functools.cache
+def _triton_is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -118,11 +130,15 @@ def _scaled_parts(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The parts h and −l of rows of any length, and the rows' lengths divided by SPLIT."""
     norm = torch.linalg.vector_norm(a, dim=1)
     size = torch.where(norm > 0, norm, 1.0) / SPLIT
+    inverse = size.reciprocal()[:, None]
     missing = -a.shape[1] % (8 * _pieces(a.shape[1]))  # equal pieces, at the alignment that tensor cores want
+    # Written directly in half precision: these passes over memory take longer than the products.
+    if has_triton(a):
+        from kontrast.kernels import fused_split
+
+        return *fused_split.parts(a if a.stride(1) == 1 else a.contiguous(), inverse, a.shape[1] + missing), size
     if missing:
         a = torch.nn.functional.pad(a, (0, missing))
-    # Written directly in half precision: these passes over memory take longer than the products.
     high, rest = (torch.empty_like(a, dtype=torch.float16) for _ in range(2))
-    inverse = size.reciprocal()[:, None]
     torch.mul(a, inverse, out=high)
     return high, torch.addcmul(high, a, inverse, value=-1, out=rest), size

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
+
+from kontrast.kernels.products import has_triton
 
 BLOCK = 4096  # numbers that share a shift, a place in the table of signs, and a sign, at least
 TABLE = 2**20  # signs
@@ -50,8 +50,8 @@ class CountSketch:
 
         About `numbers` of them are copied at a time; on an NVIDIA GPU none.
         """
-        if values.is_cuda and values.stride(1) == out.stride(1) == 1 and importlib.util.find_spec("triton") is not None:
-            from kontrast.kernels import fused_sketch  # needs triton, which comes with torch for NVIDIA GPUs only
+        if has_triton(values) and values.stride(1) == out.stride(1) == 1:
+            from kontrast.kernels import fused_sketch
 
             tables = {"shifts": self._shifts, "offsets": self._offsets, "flips": self._flips, "signs": self._signs}
             fused_sketch.fold(values, start, out, block=self.block, **tables)
