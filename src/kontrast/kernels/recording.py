@@ -22,6 +22,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kontrast.kernels.convolutions import convolution
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -223,9 +225,13 @@ def record(
     origins: Origins | None = None,
     *,
     keep_values: bool = False,
+    signals_only: bool = False,
 ) -> Record:
-    """Run `function`, which must use exactly these tensors as its parameters, and note every use of them."""
-    recorder = _Recorder(parameters, origins or Origins(), keep_values)
+    """Run `function`, which must use exactly these tensors as its parameters, and note every use of them.
+
+    With `signals_only` the parameters of some uses are outside the graph: there are signals, but no gradients.
+    """
+    recorder = _Recorder(parameters, origins or Origins(), keep_values, signals_only)
     with torch.enable_grad(), recorder:
         output = function()
     derived = {name: recorder.derived[name] for use in recorder.uses if (name := use.parameter) in recorder.derived}
@@ -282,10 +288,12 @@ class _Survey(_Watcher):
 
 
 class _Recorder(_Watcher):
-    def __init__(self, parameters: Mapping[str, Tensor], origins: Origins, keep_values: bool) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], origins: Origins, keep_values: bool, signals_only: bool
+    ) -> None:
         super().__init__()
         self.origins = origins
-        self.keep_values = keep_values
+        self.keep_values, self.signals_only = keep_values, signals_only
         # By identity of the tensor object; a reference is held so that no identity is used twice.
         self.known = {id(p): _Known(name, name, p.shape, p, transposed=False) for name, p in parameters.items()}
         self.uses: list[Use] = []
@@ -297,6 +305,11 @@ class _Recorder(_Watcher):
     def find(self, value: object) -> _Known | None:
         return self.known.get(id(value)) if isinstance(value, Tensor) else None
 
+    def knows(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **others: Any) -> bool:
+        """Whether nothing but parameters is lost if a layer's weight and bias are cut from the graph."""
+        made = [part for part in (weight, bias) if part is not None and part.requires_grad]
+        return all(self.find(part) is not None for part in made)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -305,7 +318,8 @@ class _Recorder(_Watcher):
         rule = _RULES.get(func)
         if found and self.opens(func):
             return self.inside(func, args, kwargs)
-        result = func(*args, **kwargs)
+        faster = self.signals_only and func is torch.conv2d and self.knows(*args, **kwargs)
+        result = (convolution if faster else func)(*args, **kwargs)
         made = [value for value in _tensors((result,)) if value.requires_grad] if found else []
         # Results without a gradient (a shape, a detached copy) have nothing to differentiate.
         if made:

@@ -155,7 +155,9 @@ class RecordedPass(Pass):
         self.seen = seen
         if seen is None and (self.layout.groups or unused):
             with _attention(plainly=at_once and self.layout.tokens <= FEW_TOKENS):
-                self.seen = record(lambda: self.network(x), self.network.parameters, self.layout.origins)
+                self.seen = record(
+                    lambda: self.network(x), self.network.parameters, self.layout.origins, signals_only=True
+                )
             check_output(self.network, self.seen.output, x)
             if not self._holds(self.seen, unused):
                 raise UnplannedError
