@@ -1,4 +1,4 @@
-"""Empirical kernels as torch.func gives them: the forms of torch's tutorial on neural tangent kernels, and a better one.
+"""Empirical kernels as torch.func gives them: the forms of its tutorial on neural tangent kernels, and a better one.
 
 In fused attention torch.func loops over rows, and has no forward mode; but for the tutorial's first form, which is as
 it stands there, attention goes by its plain products.
