@@ -68,8 +68,11 @@ def test_the_python_examples_run_as_they_stand(document: str, programs: Programs
 
 def test_the_kernel_examples_run_as_they_stand(programs: Programs) -> None:
     shown = programs.shown_by("docs/kernels.md")
-    assert len(shown) == 2
+    assert len(shown) == 3
     assert all(shown)
+    for line in shown[1].splitlines():  # the exact number, and an interval that holds it
+        exact, low, high = re.match(r"(\S+) \S+ \[(\S+), (\S+?)\]", line).groups()  # type: ignore[union-attr]
+        assert float(low) <= float(exact) <= float(high)
     assert (programs.folder / "kernel.npy").is_file()
 
 
