@@ -261,7 +261,7 @@ def sketches(bench: Bench, *, n: int, dim: int, seeds: int, steps: Sequence[int]
         )
         for each, end in zip(found, last, strict=True):
             each.append(end.drift(first))
-        print(f"… {case}: seed {seed}", flush=True)
+        print(f"… {case}: seed {seed}, drift {found[-1][-1].relative}", flush=True)
     for steps, true, drifts in zip(list(points)[1:], exact, found, strict=True):
         for quantity in ("relative", "alignment"):
             truth, estimates = getattr(true, quantity), [getattr(drift, quantity) for drift in drifts]
