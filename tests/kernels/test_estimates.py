@@ -180,6 +180,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"only": "7"}, "^only holds '7', which is no parameter nor a prefix of one"),
     ({"x": X[:0]}, "^x must be a tensor with at least one row"),
     ({"y": X.float()}, r"^y is torch.float32 on cpu but the net is torch.float64 on cpu; convert with y.to"),
+    ({"seed": 2**64}, "^seed must be a whole number of at most 9223372036854775807, got 18446744073709551616$"),
+    (
+        {"parameters": {name: p * math.nan for name, p in NET.named_parameters()}},
+        "^parameters hold NaN or infinite numbers in ",
+    ),
     ({"x": X * math.nan}, "^x holds NaN or infinite numbers, first in row 0"),
     ({"module": NET.state_dict()}, "^module must be an nn.Module, got OrderedDict; wrap a function in a module$"),
 ]

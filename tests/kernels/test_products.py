@@ -18,6 +18,13 @@ def test_a_product_in_pieces_is_the_product(n: int, m: int, k: int, n_pieces: in
     torch.testing.assert_close(found, a @ b.mT, rtol=0, atol=400 * torch.finfo(dtype).eps)
 
 
+def test_small_terms_are_not_lost_on_top_of_a_large_number() -> None:
+    k = 200_000
+    a, out = torch.full((16, k), 2**-15.0), torch.full((16, 16), 8.0)
+    add_product(a, a, out)
+    assert float((out - 8 - k * 2**-30).abs().max()) < 1e-6
+
+
 @given(q=integers(1, 4), T=integers(1, 5), positions_last=booleans(), first=booleans())
 def test_outer_products_of_all_outputs_at_once(q: int, T: int, positions_last: bool, first: bool) -> None:
     r, o, i = 3, 4, 2

@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
 from torch import Tensor
 
+from kontrast.kernels import projections
 from kontrast.kernels.projections import CountSketch, random_directions, rotated
 from tests.cases import DTYPES, TOLERANCE, randn
 
 seeds = integers(0, 2**16)
+
+
+def sketch_of(n_buckets: int, n_numbers: int, seed: int, like: Tensor, few: int) -> CountSketch:
+    """With a bucket for every number in up to `few` blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(projections, "FEW_BLOCKS", few)
+        return CountSketch(n_buckets, n_numbers, seed=seed, like=like)
 
 
 def as_matrix(sketch: CountSketch, n_numbers: int) -> Tensor:
@@ -22,13 +30,15 @@ def as_matrix(sketch: CountSketch, n_numbers: int) -> Tensor:
     return out
 
 
+@pytest.mark.parametrize("few", [0, 64])
 @given(seed=seeds, n_buckets=sampled_from([1, 3, 32, 100, 4096, 5000]), n_numbers=integers(1, 12_000))
-def test_every_number_is_in_one_bucket_with_a_sign(seed: int, n_buckets: int, n_numbers: int) -> None:
-    S = as_matrix(CountSketch(n_buckets, n_numbers, seed=seed, like=torch.zeros(1, dtype=torch.float64)), n_numbers)
+def test_every_number_is_in_one_bucket_with_a_sign(few: int, seed: int, n_buckets: int, n_numbers: int) -> None:
+    S = as_matrix(sketch_of(n_buckets, n_numbers, seed, torch.zeros(1, dtype=torch.float64), few), n_numbers)
     assert torch.equal(S.abs().sum(1), torch.ones(n_numbers, dtype=torch.float64))
     assert set(S.unique().tolist()) <= {-1.0, 0.0, 1.0}
 
 
+@pytest.mark.parametrize("few", [0, 64])
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
     seed=seeds,
@@ -37,10 +47,10 @@ def test_every_number_is_in_one_bucket_with_a_sign(seed: int, n_buckets: int, n_
     numbers=sampled_from([1, 10_000, 10**7]),
 )
 def test_slices_of_any_size_add_up_to_the_sketch_of_the_whole(
-    dtype: torch.dtype, seed: int, n_buckets: int, cuts: tuple[int, ...], numbers: int
+    dtype: torch.dtype, few: int, seed: int, n_buckets: int, cuts: tuple[int, ...], numbers: int
 ) -> None:
     values = randn(3, cuts[-1], seed=seed, dtype=dtype)
-    sketch = CountSketch(n_buckets, cuts[-1], seed=seed, like=values)
+    sketch = sketch_of(n_buckets, cuts[-1], seed, values, few)
     out = values.new_zeros(3, n_buckets)
     for start, stop in itertools.pairwise(cuts):
         sketch.add(values[:, start:stop], start, out, numbers=numbers)
@@ -49,20 +59,24 @@ def test_slices_of_any_size_add_up_to_the_sketch_of_the_whole(
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=tolerance)
 
 
-def test_inner_products_are_unbiased() -> None:
+@pytest.mark.parametrize("few", [0, 64])
+def test_inner_products_are_unbiased(few: int) -> None:
     n_buckets, n_numbers, n_seeds = 16, 10_000, 400
     # The worst for numbers that share a shift and a sign: all alike, in three blocks, and a few that stand out.
     a, b = torch.ones(2, n_numbers, dtype=torch.float64)
     b[::n_buckets] = -3
     products = []
     for seed in range(n_seeds):
-        sketch, out = CountSketch(n_buckets, n_numbers, seed=seed, like=a), a.new_zeros(2, n_buckets)
+        sketch, out = sketch_of(n_buckets, n_numbers, seed, a, few), a.new_zeros(2, n_buckets)
         sketch.add(torch.stack([a, b]), 0, out, numbers=10**7)
         products.append(out[0] @ out[1])
     found = torch.stack(products)
     error = float(found.std()) / n_seeds**0.5
     assert abs(float(found.mean()) - float(a @ b)) < 4 * error
     assert error < 0.05 * float(a.norm() * b.norm())
+    if few:  # the variance of independent buckets and signs
+        squares = (a @ a) * (b @ b) + (a @ b) ** 2 - 2 * (a * b).square().sum()
+        assert float(found.var()) == pytest.approx(float(squares) / n_buckets, rel=0.3)
 
 
 @given(seed=seeds, d=integers(1, 300))

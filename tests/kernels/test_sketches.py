@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from kontrast.kernels import (
     empirical_ntk_sketch,
     empirical_ntk_trace,
     ntk_drift,
+    projections,
     sketches,
 )
 from kontrast.kernels.network import network_of
@@ -181,13 +183,19 @@ def assert_projected(module: nn.Module, x: Tensor, dim: int) -> None:
         assert float(off.abs().max()) <= AGREEMENT[dtype] * float(expected.abs().max()), f"{memory=} {numbers=}"
 
 
+@pytest.mark.parametrize("few", [0, 64])
 @pytest.mark.parametrize("name", ALL)
-def test_gradients_are_projected_as_by_a_matrix(name: str) -> None:
+def test_gradients_are_projected_as_by_a_matrix(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projections, "FEW_BLOCKS", few)
     assert_projected(network(name), rows_of(name), 64)
 
 
+@pytest.mark.parametrize("few", [0, 64])
 @pytest.mark.parametrize("name", ["convolutions", "BERT", "weight norm", "tied", "opaque"])
-def test_so_are_those_of_many_outputs_in_random_directions(name: str) -> None:
+def test_so_are_those_of_many_outputs_in_random_directions(
+    name: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projections, "FEW_BLOCKS", few)
     assert_projected(Spread(network(name)), rows_of(name, 3), 128)
 
 
@@ -369,6 +377,20 @@ def test_intervals_hold_the_exact_drift(setting: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::kontrast.kernels.SketchWarning")
+@pytest.mark.parametrize("step", [0.2, 0.01])
+def test_so_they_do_where_a_sketch_is_nearly_as_long_as_the_gradients(step: float) -> None:
+    """Here numbers of one block share buckets no less than others: else the noise is smaller than the groups tell."""
+    module, x = perceptron(50, 4), randn(60, 10)
+    start, end = dict(module.state_dict()), moved(module, step)
+    exact, found = ntk_drift(module, start, end, x), []
+    for seed in range(N_SEEDS):
+        first, last = (empirical_ntk_sketch(module, x, 512, seed=seed, parameters=point) for point in (start, end))
+        found.append(last.drift(first))
+    for name in ("relative", "alignment"):
+        assert share_held([getattr(drift, name) for drift in found], getattr(exact, name)) >= ENOUGH, name
+
+
+@pytest.mark.filterwarnings("ignore::kontrast.kernels.SketchWarning")
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_intervals_hold_the_largest_eigenvalues(setting: str) -> None:
     _, _, _, _, drawn, _, K = study(setting)
@@ -482,7 +504,8 @@ def test_a_kernel_of_zeros() -> None:
     assert gone.eigenvalues(2) == [Estimate(0.0, 0.0, 0.0)] * 2
     found = gone.drift(there)
     assert found.relative.value == pytest.approx(1)
-    assert math.isnan(found.alignment.value)  # nothing has no direction
+    alignment = found.alignment  # nothing has no direction
+    assert all(math.isnan(bound) for bound in (alignment.value, alignment.low, alignment.high))
     with pytest.raises(InputError, match="the kernel of start is zero everywhere; compare with another"):
         there.drift(gone)
 
@@ -531,6 +554,17 @@ def test_what_the_sum_misses_is_added_to_the_intervals(n: int, n_outputs: int) -
     assert torch.stack(inside).mean() > 0.92
 
 
+@pytest.mark.filterwarnings("ignore::kontrast.kernels.SketchWarning")
+def test_where_the_sum_is_much_smaller_than_the_trace_intervals_hold_it_all_the_same() -> None:
+    module, x = network("ResNet"), rows_for((2, 8, 8), 12)
+    K = empirical_ntk_trace(module, x)
+    largest, held = float(torch.linalg.eigvalsh(K)[-1]), 0
+    for seed in range(20):
+        sketch = empirical_ntk_sketch(module, x, 256, seed=seed, outputs="sum")
+        held += sketch.eigenvalues()[0].low <= largest <= sketch.eigenvalues()[0].high
+    assert held >= 18
+
+
 def test_the_sum_of_one_output_misses_nothing() -> None:
     module, x = perceptron(20, 1), randn(6, 10)
     alone, of_sum = (empirical_ntk_sketch(module, x, 64, outputs=outputs).kernel() for outputs in ("all", "sum"))
@@ -577,6 +611,36 @@ def test_a_drift_lost_in_noise_names_no_number() -> None:
     assert any(message.endswith("; take more dimensions") for message in messages)
 
 
+def test_a_drift_that_is_nothing_but_noise_is_told_with_how_much() -> None:
+    layers = nn.Linear(10, 100, bias=False), nn.Tanh(), nn.Linear(100, 4, bias=False)
+    module, x, at_zero = ready(nn.Sequential(*layers)), randn(4, 10), 0
+    for seed in range(30):
+        last, first = (empirical_ntk_sketch(module, x, 64, seed=seed, parameters=moved(module, s)) for s in (0.01, 0.0))
+        with pytest.warns(SketchWarning, match="too small for the drift"):
+            found = last.drift(first).relative
+        at_zero += found.value == 0
+        assert found.low <= found.value < found.high
+    assert at_zero > 0
+
+
+def test_alignments_are_at_most_one_and_warn_of_themselves() -> None:
+    module, x = perceptron(100, 4), randn(20, 10)
+    for seed in range(10):
+        last, first = (empirical_ntk_sketch(module, x, 64, seed=seed, parameters=moved(module, s)) for s in (1e-9, 0.0))
+        found = last.alignment(first)  # says nothing, however unsure the drift is
+        assert found.low <= found.value <= found.high <= 1
+    last, first = (empirical_ntk_sketch(module, x, 64, parameters=moved(module, step)) for step in (3.0, 0.0))
+    with pytest.warns(SketchWarning, match="too small for the alignment") as told:
+        last.alignment(first)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), torch.tensor(3)])
+def test_whole_numbers_of_any_kind_are_seeds_and_dimensions(seed: Any) -> None:
+    found = empirical_ntk_sketch(NET, X, np.int32(64), seed=seed)  # type: ignore[arg-type]
+    assert torch.equal(found.features, empirical_ntk_sketch(NET, X, 64, seed=3).features)
+
+
 NET, X = perceptron(8, 3), randn(6, 10)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dim": 100}, "^dim must be a multiple of 32, got 100; the nearest is 96$"),
@@ -585,6 +649,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dim": 128.0}, r"^dim must be a whole number of at least 64, got 128\.0$"),
     ({"seed": -1}, "^seed must be a whole number of at least 0, got -1$"),
     ({"seed": 0.5}, r"^seed must be a whole number of at least 0, got 0\.5$"),
+    ({"seed": 2**64}, "^seed must be a whole number of at most 9223372036854775807, got 18446744073709551616$"),
+    ({"dim": 2**40}, "^dim must be a whole number of at most 524288, got 1099511627776$"),
     ({"outputs": "mean"}, "^outputs must be one of all, sum, got 'mean'$"),
     ({"memory": 1}, r"^memory is too small: one row of tangents needs .*; pass memory=\d+ or more$"),
     ({"only": "3"}, "^only holds '3', which is no parameter nor a prefix of one"),
@@ -647,12 +713,24 @@ def test_sketches_that_have_nothing_to_do_with_each_other_are_not_compared(
             compare(other)
 
 
+def test_rows_are_told_apart_by_more_than_their_sums() -> None:
+    centered = X - X.mean(1, keepdim=True)
+    ids = rows_for(IDS, 5)
+    for module, x, other in ((NET, centered, centered.flip(1)), (network("BERT"), ids, ids.flip(1))):
+        mine, its = (empirical_ntk_sketch(module, rows, 64) for rows in (x, other))
+        with pytest.raises(InputError, match=r"^the sketches are of different rows"):
+            mine.drift(its)
+
+
 def test_what_a_sketch_does_not_tell_is_refused() -> None:
     sketch = empirical_ntk_sketch(NET, X, 64)
     for part in (slice(0, 6, 2), slice(None, None, -1)):
         for parts in ((part, slice(None)), (slice(None), part)):
             with pytest.raises(InputError, match=r"^rows and columns must be slices with step 1; choose"):
                 sketch.kernel(*parts)
+    for name, parts in (("rows", (3,)), ("columns", (slice(2), [1, 2]))):
+        with pytest.raises(InputError, match=f"^{name} must be slice, got "):
+            sketch.kernel(*parts)  # type: ignore[arg-type]
     for k, limit in ((0, "at least 1"), (4, "at most 3"), (True, "at least 1"), (1.0, "at least 1")):
         with pytest.raises(InputError, match=f"^k must be a whole number of {limit}, got {k}$"):
             sketch.eigenvalues(k)  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ class Dense(Piece):
 
     def add_diagonal(self, out: Tensor) -> None:
         """K_ij(x, x)."""
-        out.baddbmm_(self.gradients, self.gradients.mT)
+        out += self.gradients @ self.gradients.mT
 
 
 @dataclass(frozen=True)

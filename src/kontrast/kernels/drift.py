@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kontrast.errors import InputError
 from kontrast.kernels.blocks import Division, divide, each_block
 from kontrast.kernels.empirical import by_a_plan, plans_to_try, prepared
-from kontrast.kernels.network import Network, Select, undisturbed
+from kontrast.kernels.network import Select, require_finite_parameters, undisturbed
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan
 from kontrast.linalg import KernelComparison, KernelDrift
@@ -67,13 +67,6 @@ def ntk_drift(
             "compute in float64"
         )
     return compared.drift()
-
-
-def require_finite_parameters(network: Network, what: str) -> None:
-    """Refuse NaN and infinite parameters by name."""
-    for name, p in network.parameters.items():
-        if not p.isfinite().all():
-            raise InputError(f"{what} NaN or infinite numbers in {name}; training diverged before this point")
 
 
 def _compared(

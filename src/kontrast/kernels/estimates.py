@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from kontrast.checks import require_whole
 from kontrast.kernels.empirical import NTKOptions, filled, plans_to_try
-from kontrast.kernels.network import check_rows, network_of, undisturbed
+from kontrast.kernels.network import check_rows, network_of, require_finite_parameters, undisturbed
 from kontrast.kernels.planning import Kind, Question
-from kontrast.kernels.projections import random_directions
+from kontrast.kernels.projections import MOST_SEED, random_directions
 
 GROUPS = 8  # of directions: independent estimates, whose spread says how good their mean is
 
@@ -49,12 +49,13 @@ def empirical_ntk_trace_estimate(
         seed: of the directions: the same seed gives the same estimate.
         **options: as in `empirical_ntk`.
     """
-    require_whole("directions", directions, least=2 * GROUPS)
-    require_whole("seed", seed, least=0)
+    directions = require_whole("directions", directions, least=2 * GROUPS)
+    seed = require_whole("seed", seed, least=0, most=MOST_SEED)
     memory = options.get("memory")
     with undisturbed(module):
         which = options.get("parameters"), options.get("only"), options.get("output")
         network = network_of(module, *which)
+        require_finite_parameters(network, "the module holds" if which[0] is None else "parameters hold")
         x, y = check_rows("x", x, network), None if y is None else check_rows("y", y, network)
         question = Question(Kind.TRACE, len(x), len(x if y is None else y), symmetric=y is None)
         c = next(plans_to_try(network, x, y, question))[0].n_outputs

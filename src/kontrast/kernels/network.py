@@ -298,6 +298,13 @@ def _hint(module: nn.Module) -> str:
     return ""
 
 
+def require_finite_parameters(network: Network, what: str) -> None:
+    """Refuse NaN and infinite parameters by name."""
+    for name, p in network.parameters.items():
+        if not p.isfinite().all():
+            raise InputError(f"{what} NaN or infinite numbers in {name}; training diverged before this point")
+
+
 def check_rows(name: str, rows: Tensor, network: Network) -> Tensor:
     """The rows without gradients; refuses rows that the network cannot take."""
     like = network.like

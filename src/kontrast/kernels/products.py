@@ -92,13 +92,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Add A bᵀ to `out`, computed as in `product`."""
-    if _halves_pay(a, b):
-        out += product(a, b)
-    elif _is_long(a, b):
-        out += _plain(a, b)
-    else:
-        out.addmm_(a, b.mT)
+    """Add A bᵀ to `out`, computed as in `product`.
+
+    The sum is complete before it is added: on top of a large number, small terms one by one would be rounded away.
+    """
+    out += product(a, b)
 
 
 def _halves_pay(a: Tensor, b: Tensor) -> bool:

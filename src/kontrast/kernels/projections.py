@@ -8,7 +8,10 @@ from torch import Tensor
 from kontrast.kernels.products import has_triton
 
 BLOCK = 4096  # numbers that share a shift, a place in the table of signs, and a sign, at least
+FEW_BLOCKS = 64  # up to which every number has a bucket and a sign of its own
 TABLE = 2**20  # signs
+MOST_BUCKETS = TABLE // 2
+MOST_SEED = 2**63 - 1
 
 
 def random_directions(n_outputs: int, n_directions: int, seed: int) -> Tensor:
@@ -26,9 +29,10 @@ def random_directions(n_outputs: int, n_directions: int, seed: int) -> Tensor:
 class CountSketch:
     r"""$a \mapsto \big(\sum_{g:\,h(g) = j} s_g a_g\big)_j$, random buckets h(g) and signs $s_g$ (Charikar et al. 2002).
 
-    Inner products are unbiased: $E\,\langle Sa, Sb\rangle = \langle a, b\rangle$. Numbers that lie together are shifted
-    together, so a slice is folded without an index for each number; buckets and signs depend on a number's place g
-    alone, not on how its vector is sliced.
+    Inner products are unbiased: $E\,\langle Sa, Sb\rangle = \langle a, b\rangle$. In long vectors, numbers that lie
+    together are shifted together, so a slice is folded without an index for each number. They never share a bucket: of
+    many blocks that changes nothing, of few the sketch would be better than its groups tell. Buckets and signs depend
+    on a number's place g alone, not on how its vector is sliced.
     """
 
     def __init__(self, n_buckets: int, n_numbers: int, *, seed: int, like: Tensor) -> None:
@@ -41,6 +45,10 @@ class CountSketch:
             drawn: Tensor = torch.randint(below, shape, generator=generator)
             return drawn.to(like.device)
 
+        self._buckets: Tensor | None = None
+        if n_blocks <= FEW_BLOCKS:
+            self._buckets, self._signs = draw(n_buckets, n_numbers), (2 * draw(2, n_numbers) - 1).to(like.dtype)
+            return
         self._shifts, self._offsets = draw(n_buckets, n_blocks), draw(TABLE - self.block, n_blocks)
         self._flips = (2 * draw(2, n_blocks) - 1).to(like.dtype)
         self._signs = (2 * draw(2, TABLE) - 1).to(like.dtype)
@@ -50,6 +58,12 @@ class CountSketch:
 
         About `numbers` of them are copied at a time; on an NVIDIA GPU none.
         """
+        if self._buckets is not None:
+            some = slice(start, start + values.shape[1])
+            for top in range(0, len(values), at_once := max(1, numbers // values.shape[1])):
+                part = slice(top, top + at_once)
+                out[part].index_add_(1, self._buckets[some], values[part] * self._signs[some])
+            return
         if has_triton(values) and values.stride(1) == out.stride(1) == 1:
             from kontrast.kernels import fused_sketch
 
@@ -82,6 +96,9 @@ class CountSketch:
 
     def scatter(self, values: Tensor, places: Tensor, out: Tensor) -> None:
         """Add the sketch of values at any places, both (n, k), to `out`, (n, buckets)."""
+        if self._buckets is not None:
+            out.scatter_add_(1, self._buckets[places], values * self._signs[places])
+            return
         blocks, inside = places // self.block, places % self.block
         signs = self._signs[self._offsets[blocks] + inside] * self._flips[blocks]
         out.scatter_add_(1, (inside + self._shifts[blocks]) % self.n_buckets, values * signs)

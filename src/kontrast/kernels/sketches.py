@@ -20,7 +20,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from kontrast.checks import require_whole
+from kontrast.checks import require_type, require_whole
 from kontrast.errors import InputError
 from kontrast.kernels.estimates import KernelEstimate
 from kontrast.linalg import Estimate, kernel_drift, top_eigenpairs
@@ -59,7 +59,7 @@ class Drawn:
     dim: int
     outputs: str
     n_numbers: int  # parameters times directions
-    sums: tuple[float, ...]  # of the rows
+    sums: tuple[float, ...]  # of every row's numbers, with random weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +86,8 @@ class NTKSketch:
 
     def kernel(self, rows: slice = slice(None), columns: slice = slice(None)) -> KernelEstimate:
         """The kernel between these rows, and the standard error of each entry."""
+        for name, part in (("rows", rows), ("columns", columns)):
+            require_type(name, part, slice, "choose from the kernel that slices give")
         whole = range(len(self))
         i, j = (slice(r.start, max(r.start, r.stop)) for r in (whole[rows], whole[columns]))
         if whole[rows].step != 1 or whole[columns].step != 1:
@@ -107,6 +109,17 @@ class NTKSketch:
         Both sketches must have the same rows, `seed`, `dim` and `outputs`; then what the random numbers do to one
         kernel they do to the other, and a small drift is as well known as a large one.
         """
+        found = self._drift(start)
+        self._warn_if_wide("drift", found.relative)
+        return found
+
+    def alignment(self, other: NTKSketch) -> Estimate:
+        """The alignment of the two kernels, as `kernel_alignment` of the exact ones."""
+        found = self._drift(other).alignment
+        self._warn_if_wide("alignment", found)
+        return found
+
+    def _drift(self, start: NTKSketch) -> SketchedDrift:
         self._refuse_other(start)
         full, without = _sums(self, start)
         # What leaving a group out does to the sums removes their bias, and says how sure they are.
@@ -116,22 +129,19 @@ class NTKSketch:
             raise InputError("the kernel of start is zero everywhere; compare with another")
         squared = moved / first
         relative = _interval(squared, (pseudo[:, 0] - squared * pseudo[:, 3]) / first)
-        drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (relative.value, relative.low, relative.high)))
+        # Below zero there is nothing but noise: the interval then begins at zero, as wide as it was.
+        high = max(0.0, squared) + relative.high - squared
+        drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (squared, relative.low, high)))
         alignment = math.nan
         influence = torch.zeros(GROUPS)
         if size > 0:
             alignment = product / math.sqrt(size * first)
             influence = alignment * (pseudo[:, 1] / product - pseudo[:, 2] / (2 * size) - pseudo[:, 3] / (2 * first))
         aligned = _interval(alignment, influence)
-        found = SketchedDrift(drift, Estimate(aligned.value, aligned.low, min(1.0, aligned.high)))
+        found = SketchedDrift(drift, _at_most_one(aligned))
         if self.witnesses is not None and start.witnesses is not None:
             found = _with_gaps(found, self.witnesses, start.witnesses)
-        self._warn_if_wide("drift", found.relative)
         return found
-
-    def alignment(self, other: NTKSketch) -> Estimate:
-        """The alignment of the two kernels, as `kernel_alignment` of the exact ones."""
-        return self.drift(other).alignment
 
     def eigenvalues(self, k: int = 1) -> list[Estimate]:
         """The k largest eigenvalues of the kernel.
@@ -153,7 +163,7 @@ class NTKSketch:
         if self.witnesses is not None:
             difference = (self.witnesses.of_sum - self.witnesses.trace).double().norm()
             kernel = self._scaled(slice(None)).double()
-            margin = margin + difference / self.witnesses.trace.double().norm() * (kernel.mT @ kernel).norm()
+            margin = margin + difference / self.witnesses.of_sum.double().norm() * (kernel.mT @ kernel).norm()
         found = [
             Estimate((2 * high + low) / 3, max(0.0, low - wide), high + wide)
             for high, low, wide in zip(above.tolist(), below.tolist(), margin.tolist(), strict=True)
@@ -210,7 +220,7 @@ class NTKSketch:
                 what = "numbers of parameters times outputs" if name == "n_numbers" else name
                 raise InputError(f"the sketches differ in {what}: {mine} here, {its} in start; make both alike")
         mine, its = torch.tensor(self.drawn.sums), torch.tensor(start.drawn.sums)
-        if mine.shape != its.shape or not torch.allclose(mine, its, rtol=1e-4):
+        if mine.shape != its.shape or float((mine - its).abs().max()) > 1e-4 * float(mine.abs().max()):
             raise InputError("the sketches are of different rows; make both of the same rows in the same order")
 
     def _warn_if_wide(self, what: str, found: Estimate) -> None:
@@ -226,7 +236,7 @@ class NTKSketch:
             f"a sketch of {self.dim:,} dimensions is too small for the {what}: {found} is more than {WIDEST:.0%} to "
             f"either side; {fix}",
             SketchWarning,
-            stacklevel=3,
+            stacklevel=3,  # where the sketch was asked
         )
 
 
@@ -267,9 +277,9 @@ def _interval(value: float, influence: Tensor) -> Estimate:
 
 
 def _gap(witnesses: Witnesses) -> float:
-    """By how much entries of the two kernels differ, as a share of the rows' lengths: the root mean square."""
+    """By how much entries of the two kernels differ, as a share of the sum's gradients' lengths: root mean square."""
     of_sum, trace = (kernel.double() for kernel in witnesses)
-    size = trace.diagonal().sqrt()
+    size = of_sum.diagonal().sqrt()
     return float(((of_sum - trace) / (size[:, None] * size)).square().mean().sqrt())
 
 
@@ -280,5 +290,12 @@ def _with_gaps(found: SketchedDrift, last: Witnesses, first: Witnesses) -> Sketc
     a, b = found.relative, found.alignment
     return SketchedDrift(
         Estimate(a.value, max(0.0, a.low - moved), a.high + moved),
-        Estimate(b.value, b.low - aligned, min(1.0, b.high + aligned)),
+        _at_most_one(Estimate(b.value, b.low - aligned, b.high + aligned)),
+    )
+
+
+def _at_most_one(found: Estimate) -> Estimate:
+    """Without what rounding and noise put above 1; nan stays."""
+    return Estimate(
+        *(bound if math.isnan(bound) else min(1.0, bound) for bound in (found.value, found.low, found.high))
     )

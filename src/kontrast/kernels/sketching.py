@@ -15,11 +15,10 @@ from kontrast.checks import require_choice, require_whole
 from kontrast.errors import InputError
 from kontrast.kernels.blocks import Division, divide, row_slices
 from kontrast.kernels.contraction import Dense, Gram, Outer, Piece
-from kontrast.kernels.drift import require_finite_parameters
 from kontrast.kernels.empirical import by_a_plan, filled, plans_to_try, prepared
-from kontrast.kernels.network import Network, Select, undisturbed
+from kontrast.kernels.network import Network, Select, require_finite_parameters, undisturbed
 from kontrast.kernels.planning import Kind, Question
-from kontrast.kernels.projections import CountSketch, random_directions, rotated
+from kontrast.kernels.projections import MOST_BUCKETS, MOST_SEED, CountSketch, random_directions, rotated
 from kontrast.kernels.sketches import GROUPS, Drawn, NTKSketch, Witnesses
 from kontrast.kernels.tangents import Plan
 from kontrast.progress import Advance, progress_bar
@@ -46,7 +45,7 @@ def empirical_ntk_sketch(
 
     For models and data whose kernel takes too long: the cost is that of the backward passes, not of n² products of
     gradients, and what is kept is (n, dim). Entries are known to about 1/√dim of the rows' lengths, nearly parallel
-    gradients far better. With more than dim / 128 outputs, as many random directions take their place.
+    gradients far better. Of more outputs than 32, or dim / 128 if that is more, random directions take the place.
 
     Args:
         module: any module that has a tangent kernel; it is not changed.
@@ -62,14 +61,15 @@ def empirical_ntk_sketch(
         memory: bytes to work in besides the sketch; by default half of what is free.
         progress: show a bar, or a function of the backward passes done and those in all.
     """
-    if require_whole("dim", dim, least=2 * GROUPS) % GROUPS:
+    dim = require_whole("dim", dim, least=2 * GROUPS, most=MOST_BUCKETS)
+    if dim % GROUPS:
         near = GROUPS * round(dim / GROUPS)
         raise InputError(f"dim must be a multiple of {GROUPS}, got {dim}; the nearest is {near}")
-    require_whole("seed", seed, least=0)
+    seed = require_whole("seed", seed, least=0, most=MOST_SEED)
     require_choice("outputs", outputs, OUTPUTS)
     with undisturbed(module):
         network, x, _ = prepared(module, x, None, parameters=parameters, only=only, output=output)
-        require_finite_parameters(network, "the module holds" if parameters is None else "parameters holds")
+        require_finite_parameters(network, "the module holds" if parameters is None else "parameters hold")
         question = Question(Kind.TRACE, len(x), len(x), symmetric=True, gradients=True)
         with progress_bar("sketch", progress) as advance, torch.no_grad():
             maker = _Maker(x, dim, seed, outputs, memory, advance)
@@ -132,8 +132,7 @@ class _Maker:
         groups = squares.view(n, GROUPS, -1).mean(2) if apart else squares.sum(1, keepdim=True).expand(n, GROUPS)
         # The kernel is the mean of the directions' kernels; or each group stands for all directions alike.
         features = features / math.sqrt(q) if apart else rotated(features, self.seed)
-        sums = tuple(self.x.flatten(1).sum(1, dtype=torch.float64).tolist())
-        drawn = Drawn(self.seed, self.dim, self.outputs, n_numbers, sums)
+        drawn = Drawn(self.seed, self.dim, self.outputs, n_numbers, _sums(self.x))
         return NTKSketch(features.view(n, GROUPS, -1), groups, drawn)
 
     def _directions(self, n_outputs: int) -> Tensor:
@@ -141,6 +140,13 @@ class _Maker:
             return torch.ones(1, n_outputs)
         q = GROUPS * max(1, self.dim // (GROUPS * DIM_PER_DIRECTION))
         return torch.eye(n_outputs) if n_outputs <= q else random_directions(n_outputs, q, self.seed)
+
+
+def _sums(x: Tensor) -> tuple[float, ...]:
+    """A number for every row that tells it from others."""
+    flat = x.flatten(1)
+    weights = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x.device)
+    return tuple(total for rows in torch.split(flat, 256) for total in (rows.double() @ weights).tolist())
 
 
 @dataclass
