@@ -52,8 +52,13 @@ test-all: lint
 bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized
 	$(BIN)/python benchmarks/training_step.py
 
-bench-kernels: dev bench-peers
+bench-kernels: $(VENV)/installed-bench bench-peers
 	$(BIN)/python benchmarks/kernels.py
+
+# nngeometry asks for torchvision, which would replace torch, and needs it for nothing that is measured.
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	$(PIP_INSTALL) --no-deps nngeometry
+	@touch $@
 
 # Closed forms beside trained SimCLR: on the files below KONTRAST_DATA, or on what installs with kontrast.
 bench-embeddings: install

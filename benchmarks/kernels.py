@@ -7,7 +7,7 @@ the imports, compilation included; "peak" is the most memory a warm call takes i
 before, the result included. Errors are against float64. A side in torch may take four fifths of the memory that was
 free at the start; one that cannot do a case says why in the table.
 
-    make bench-kernels        or, after `make dev bench-peers`:   .venv/bin/python benchmarks/kernels.py
+    make bench-kernels        and then, with options:   .venv/bin/python benchmarks/kernels.py --only networks
 """
 
 from __future__ import annotations
