@@ -31,7 +31,7 @@ from kontrast.kernels import (
     planning,
     tangents,
 )
-from kontrast.kernels.network import network_of
+from kontrast.kernels.network import Network, network_of
 from kontrast.kernels.planning import Form, Kind, Question
 from kontrast.kernels.recording import Rows
 from kontrast.kernels.tangents import plan_for
@@ -104,6 +104,50 @@ def test_one_backward_pass_for_all_outputs_gives_what_a_pass_for_each_gives(
         monkeypatch.setattr(tangents, "signals_at", signals_at)
     for together, apart in zip(found[:2], found[2:], strict=True):
         torch.testing.assert_close(together, apart, rtol=0, atol=1e-12 * float(apart.abs().max()))
+
+
+class Reads(nn.Module):
+    """Maps of sixteen tokens, of which one is read: the first, or the one whose first number is largest."""
+
+    def __init__(self, *, largest: bool) -> None:
+        super().__init__()
+        self.largest, self.mix = largest, nn.Conv1d(16, 16, 1)
+        self.up, self.norm, self.down, self.head = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = x[..., 0].argmax(1) if self.largest else torch.zeros(len(x), dtype=torch.long)
+        h = self.down(torch.tanh(self.norm(self.up(x + torch.tanh(self.mix(x))))))
+        return self.head(torch.tanh(h[torch.arange(len(x)), at]))
+
+
+def heard_in(module: nn.Module, x: Tensor) -> list[tuple[int, ...] | None]:
+    plan = plan_for(network_of(module), x[:2], Question(Kind.FULL, 3, 3, symmetric=True), name="x")
+    assert plan.layout.opaque == ()
+    uses, _ = plan.layout.signature
+    return [
+        where.heard
+        for (_, parameter, _), where in zip(uses, plan.layout.rows, strict=True)
+        if where is not None and parameter in ("up.weight", "up.bias", "down.weight")
+    ]
+
+
+@pytest.mark.parametrize("few", [0, 2**40])
+def test_positions_that_no_output_reads_are_left_out(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blocks.FEW, "cpu", few)
+    module, x, y = ready(Reads(largest=False)), rows_for((16, 4), 3), rows_for((16, 4), 2, seed=2)
+    assert heard_in(module, x) == [(0,), (0,), (0,)]
+    assert_exact(module, x, y)
+
+
+@pytest.mark.parametrize("few", [0, 2**40])
+def test_positions_that_two_rows_read_by_chance_are_no_rule(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blocks.FEW, "cpu", few)
+    module, x, y = ready(Reads(largest=True)), rows_for((16, 4), 4), rows_for((16, 4), 3, seed=2)
+    x[:2, 5, 0] = 9.0
+    assert heard_in(module, x) == [(5,), (5,), (5,)]
+    assert_exact(module, x, y)
+    empirical_ntk(module, x[:3])
+    assert heard_in(module, x) == [None, None, None]  # the third row reads another
 
 
 @pytest.mark.parametrize("few", [0, 2**40])
@@ -382,7 +426,12 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules that were planned for."""
     names: list[str] = []
     plan = tangents._planned
-    monkeypatch.setattr(tangents, "_planned", lambda network, *rest: names.append(network.name) or plan(network, *rest))
+
+    def noted(network: Network, *rest: Any, **options: Any) -> Any:
+        names.append(network.name)
+        return plan(network, *rest, **options)
+
+    monkeypatch.setattr(tangents, "_planned", noted)
     return names
 
 

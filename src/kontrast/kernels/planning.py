@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -144,13 +144,16 @@ def _watched(network: Network, x: Tensor, origins: Origins) -> tuple[Record, Sav
     return seen, Saved(sum(storages.values()), max(storages.values(), default=0))
 
 
-def layout_of(network: Network, observed: Observed, question: Question) -> Layout | None:
-    """The layer-by-layer layout for this question; None where passes over one row and over two do not match."""
+def layout_of(network: Network, observed: Observed, question: Question, *, all_heard: bool) -> Layout | None:
+    """The layer-by-layer layout for this question; None where passes over one row and over two do not match.
+
+    Positions that no output depends on are left out, unless `all_heard`.
+    """
     one, two, _, origins = observed
     signature = two.signature()
     if one.signature() != signature:
         return None
-    rows = tuple(_rows_in(*pair) for pair in zip(one.values, two.values, strict=True))
+    rows = [_rows_in(*pair) for pair in zip(one.values, two.values, strict=True)]
     unexplained = {use.parameter for i, use in enumerate(two.uses) if not _explained(use, rows[i])}
     opaque = one.opaque | two.opaque
     for name in unexplained:
@@ -159,13 +162,15 @@ def layout_of(network: Network, observed: Observed, question: Question) -> Layou
     unseen = [name for name in network.selected if name not in opaque | used]
     opaque = (opaque | set(reached(network, unseen, two))) & set(network.selected)
     ends = Ends() if question.gradients else ends_of(two, rows)
+    if not all_heard:
+        rows = _with_heard(two, rows, ends)
     groups = tuple(_groups(network, two, rows, ends, opaque, question))
     in_order = tuple(name for name in network.selected if name in opaque)
     known = [(use, _sizes(use, where)) for use, where in zip(two.uses, rows, strict=True) if where is not None]
     multiplications = sum(math.prod(size) for _, size in known)
     linear = (size.positions for use, size in known if isinstance(use, OuterUse) and not use.convolution)
     tokens = max(linear, default=1)
-    return Layout(two.output.shape[1], origins, signature, rows, in_order, groups, ends, multiplications, tokens)
+    return Layout(two.output.shape[1], origins, signature, tuple(rows), in_order, groups, ends, multiplications, tokens)
 
 
 def reached(network: Network, names: Sequence[str], seen: Record) -> list[str]:
@@ -192,6 +197,40 @@ def _rows_in(one: Tensor, two: Tensor) -> Rows | None:
         return together
     distance = [(rows.split(two)[:1] - rows.split(one)).abs().sum() for rows in (together, apart)]
     return together if distance[0] <= distance[1] else apart
+
+
+def mixture_of(output: Tensor, n: int = 1) -> Tensor:
+    """Random directions in the space of outputs, (n, c): what is zero along one is zero for every output."""
+    drawn = torch.randn(n, output.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return drawn.to(output)
+
+
+def _with_heard(two: Record, rows: Sequence[Rows | None], ends: Ends) -> list[Rows | None]:
+    """The places of the rows, with the positions that reach the output where these are few and the same in both rows.
+
+    Where a network reads a class token alone, its last layers reach the output at one position of many.
+    """
+    found = list(rows)
+    wanted = [
+        (index, use, where)
+        for index, (use, where) in enumerate(zip(two.uses, rows, strict=True))
+        if isinstance(use, OuterUse) and where is not None and index not in (ends.output, ends.hidden)
+    ]
+    if not wanted:
+        return found
+    cotangent = mixture_of(two.output).expand(len(two.output), -1)
+    edges = [use.edge for _, use, _ in wanted]
+    signals = torch.autograd.grad(two.output, edges, cotangent, retain_graph=True, allow_unused=True)
+    for (index, use, where), signal in zip(wanted, signals, strict=True):
+        if signal is None:
+            continue
+        first, second = use.heard(signal, where)
+        if first.equal(second) and 0 < MANY_TO_ONE * int(first.sum()) <= len(first):
+            found[index] = replace(where, heard=tuple(first.nonzero().flatten().tolist()))
+    return found
+
+
+MANY_TO_ONE = 8  # positions to those heard, from which it pays to look for them in every pass
 
 
 def _explained(use: Use, rows: Rows | None) -> bool:

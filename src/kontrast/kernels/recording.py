@@ -36,6 +36,7 @@ class Rows:
     axis: int
     per_row: int = 1
     together: bool = True
+    heard: tuple[int, ...] | None = None  # the positions of a linear map that reach the output, where these are few
 
     def split(self, tensor: Tensor) -> Tensor:
         """(n, per_row, …other axes in their order…), a view."""
@@ -52,6 +53,10 @@ class Rows:
             return tensors.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
         apart = torch.unflatten(tensors, self.axis + 1, (self.per_row, -1)).movedim(0, self.axis + 1)
         return apart.flatten(self.axis, self.axis + 2)
+
+    def among_heard(self, positions: Tensor) -> Tensor:
+        """Those heard of (n, G, T, …)."""
+        return positions if self.heard is None else positions[:, :, list(self.heard)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +96,8 @@ def _by_rows(signals: Tensor, features: Tensor, operation: Callable[[Tensor, Ten
 class OuterUse(Use):
     """a_t = W h_t at positions t: the gradient of W is Σ_t B_t h_t^T. Without features, a bias: h_t = 1."""
 
-    some_features: Callable[[Rows, slice], Tensor]  # of some rows, (r, G, T, I)
-    signals: Callable[[Tensor, Rows], Tensor]  # ∂f_i/∂a → (n, G, T, O)
+    at_features: Callable[[Rows, slice], Tensor]  # of some rows, (r, G, T, I)
+    at_signals: Callable[[Tensor, Rows], Tensor]  # ∂f_i/∂a → (n, G, T, O)
     outputs_first: bool  # W is stored (O, I), not (I, O)
     bias: bool = False
     twin: str | None = None  # for a bias: the weight of the same operation
@@ -100,7 +105,15 @@ class OuterUse(Use):
 
     def features(self, rows: Rows, part: slice = slice(None)) -> Tensor:
         """(r, G, T, I) of all or of some rows."""
-        return self.some_features(rows, part)
+        return rows.among_heard(self.at_features(rows, part))
+
+    def signals(self, signal: Tensor, rows: Rows) -> Tensor:
+        """∂f_i/∂a as (n, G, T, O)."""
+        return rows.among_heard(self.at_signals(signal, rows))
+
+    def heard(self, signal: Tensor, rows: Rows) -> Tensor:
+        """Whether f_i depends on a at each position, (n, T)."""
+        return self.at_signals(signal, rows).ne(0).any(3).any(1)
 
     def prepared(self, rows: Rows) -> Tensor | None:
         """The features."""
@@ -444,8 +457,8 @@ def _linear_use(rec: _Recorder, out: Tensor, input: Tensor, known: _Known, *, ou
         known,
         out,
         input,
-        some_features=lambda rows, part: rows.split(h)[part].flatten(1, -2)[:, None],
-        signals=_linear_signals,
+        at_features=lambda rows, part: rows.split(h)[part].flatten(1, -2)[:, None],
+        at_signals=_linear_signals,
         outputs_first=outputs_first,
     )
 
@@ -474,8 +487,8 @@ def _bias_use(
         bias,
         out,
         None,
-        some_features=ones,
-        signals=signals,
+        at_features=ones,
+        at_signals=signals,
         outputs_first=True,
         bias=True,
         twin=weight.name if weight else None,
@@ -508,7 +521,7 @@ def _conv(
 
     if known and not known.transposed:
         signals_of_weight = functools.partial(signals, groups)
-        what = {"some_features": features, "signals": signals_of_weight, "outputs_first": True, "convolution": True}
+        what = {"at_features": features, "at_signals": signals_of_weight, "outputs_first": True, "convolution": True}
         yield rec.use(OuterUse, known, out, input, **what)
     if shift := rec.find(bias):
         yield _bias_use(rec, out, shift, known, functools.partial(signals, 1), convolution=True)

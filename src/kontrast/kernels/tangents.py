@@ -33,6 +33,7 @@ from kontrast.kernels.planning import (
     Saved,
     ends_of,
     layout_of,
+    mixture_of,
     observe,
     reached,
 )
@@ -236,6 +237,8 @@ class RecordedPass(Pass):
             assert rows is not None
             # A use that these outputs do not depend on has no signal.
             given[index] = rows.joined(seen.output.new_zeros(shape) if signal is None else signal)
+            if rows.heard is not None and not _heard_there_alone(seen.uses[index], given[index], rows):
+                raise UnplannedError
         if self._collecting:
             for group in groups:
                 if group.form is Form.GRAM:
@@ -277,6 +280,11 @@ class RecordedPass(Pass):
         return total
 
 
+def _heard_there_alone(use: Use, signal: Tensor, rows: Rows) -> bool:
+    assert isinstance(use, OuterUse)
+    return bool(signal.count_nonzero() == use.signals(signal, rows).count_nonzero())
+
+
 def _attention(*, plainly: bool) -> AbstractContextManager[None]:
     """By its plain products, which torch can map over directions; the fused ones it would take one by one."""
     return sdpa_kernel(SDPBackend.MATH) if plainly else nullcontext()
@@ -314,14 +322,17 @@ def plan_for(network: Network, x: Tensor, question: Question, *, name: str, agai
     key = (question, network.selected, network.output, modes, x.shape[1:], x.dtype, like.dtype, like.device)
     planned = _PLANNED.setdefault(network.module, {})
     if again or key not in planned:
-        planned[key] = _planned(network, x, question, name)
+        # A plan that did not hold may have taken for a rule what was so in two rows by chance.
+        planned[key] = _planned(network, x, question, name, all_heard=again)
     layout, saved, *mapped = planned[key]
     return RecordedPlan(network, layout.n_outputs, layout, *saved, *mapped)
 
 
-def _planned(network: Network, x: Tensor, question: Question, name: str) -> tuple[Layout, Saved, bool, bool]:
+def _planned(
+    network: Network, x: Tensor, question: Question, name: str, *, all_heard: bool
+) -> tuple[Layout, Saved, bool, bool]:
     observed = observe(network, x, name)
-    layout = layout_of(network, observed, question)
+    layout = layout_of(network, observed, question, all_heard=all_heard)
     if layout is not None:
         vmapped = _vmap_works(network, layout.opaque, x)
         plan = RecordedPlan(network, layout.n_outputs, layout, *observed.saved, vmapped)
@@ -513,10 +524,10 @@ def _vmap_works(network: Network, names: Sequence[str], x: Tensor) -> bool:
 
 def _batches(two: Record) -> bool:
     """Whether torch can map a backward pass over directions, with the signals of passes for one direction each."""
-    edges, c = [use.edge for use in two.uses], two.output.shape[1]
+    edges = [use.edge for use in two.uses]
     if not edges:
         return False
-    mixtures = torch.randn(2, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(two.output)
+    mixtures = mixture_of(two.output, 2)
     try:
         mapped = signals_at(two.output, edges, mixtures)
     except RuntimeError:  # an operation that torch cannot map; then there is a pass for each
@@ -539,7 +550,7 @@ def _witness_agrees(plan: RecordedPlan, x: Tensor, two: Record) -> bool:
     if not names:
         return True
     f = two.output
-    mixture = torch.randn(f.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(f)
+    mixture = mixture_of(f)[0]
     groups = tuple(replace(group, form=Form.GRAM if group.form in ENDINGS else group.form) for group in layout.groups)
     layerwise = f.new_zeros(2, 1, 2, 1)
     if groups:
