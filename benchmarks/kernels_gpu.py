@@ -1,8 +1,8 @@
 """The kernels on one GPU, against the bare matrix product, torch.func and neural-tangents' numbers of an H200.
 
 Infinite ReLU NTK of 60,000 × 784 in float32 with every entry checked against float64, of 70,000 × 784 in float64, the
-empirical trace NTK of the two-layer ReLU network, that of three networks as people train them, and sketches of one; no
-TF32 on any side but where it is named.
+empirical trace NTK of the two-layer ReLU network, and that of three networks as people train them; no TF32 on any side
+but where it is named.
 Times are medians between CUDA events, after a warm-up; "first call" is the first of its kind in this process, kernels
 compiled on the way included; "peak" is what the call allocates at most, the result included. neural-tangents is not
 part of this run: its numbers are constants, taken once on an H200, of the infinite and the two-layer kernels alone.
@@ -13,7 +13,6 @@ part of this run: its numbers are constants, taken once on an H200, of the infin
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import math
 import statistics
@@ -244,56 +243,6 @@ def networks(bench: Bench, *, n_large: int, largest_seconds: float | None) -> No
                 bench.largest.append(largest_that_fits(network, side, attempt, seconds=largest_seconds))
 
 
-def sketches(bench: Bench, *, n: int, dim: int, seeds: int, steps: Sequence[int]) -> None:
-    """The drift of ResNet-18's kernel from sketches, beside the exact one, after so many steps of training."""
-    x, source = pictures(n)
-    net, x = NETWORKS["resnet18"]().cuda(), x.cuda()
-    points = trained(net, x, steps=(0, *steps))
-    start, *others = points.values()
-    case = f"resnet18, {source}, n={n}: sketch, dim={dim}"
-    sketch = partial(kt.kernels.empirical_ntk_sketch, net, x, dim, seed=0, parameters=start)
-    bench.run(case, lambda: sketch().features, repeats=3)[0].network = "resnet18"
-    exact = [kt.kernels.ntk_drift(net, start, end, x) for end in others]
-    found: list[list[kt.kernels.SketchedDrift]] = [[] for _ in others]
-    for seed in range(seeds):
-        first, *last = (
-            kt.kernels.empirical_ntk_sketch(net, x, dim, seed=seed, parameters=point) for point in points.values()
-        )
-        for each, end in zip(found, last, strict=True):
-            each.append(end.drift(first))
-        print(f"… {case}: seed {seed}, drift {found[-1][-1].relative}", flush=True)
-    for steps, true, drifts in zip(list(points)[1:], exact, found, strict=True):
-        for quantity in ("relative", "alignment"):
-            truth, estimates = getattr(true, quantity), [getattr(drift, quantity) for drift in drifts]
-            off = [abs(e.value / truth - 1) for e in estimates]
-            covered = sum(e.low <= truth <= e.high for e in estimates)
-            what = f"sketch, dim={dim}, n={n}, after {steps} steps, {quantity} {truth:.4g}"
-            width = statistics.mean((e.high - e.low) / 2 / abs(truth) for e in estimates)
-            print(f"{what}: off by {statistics.median(off):.2%}, at most {max(off):.2%}, intervals of ±{width:.2%}")
-            if quantity == "relative":
-                bench.at_most(f"{what}: worst of {seeds} seeds off by", max(off), 0.03)
-            bench.at_least(f"{what}: share of intervals that hold it", covered / seeds, 0.9)
-
-
-def trained(net: nn.Module, x: Tensor, *, steps: Sequence[int], batch: int = 128) -> dict[int, dict[str, Tensor]]:
-    """The states of the network after so many steps of descent on made labels; it is left at its start."""
-    generator = torch.Generator(x.device).manual_seed(0)
-    labels = torch.randint(10, (len(x),), generator=generator, device=x.device)
-    start = copy.deepcopy(net.state_dict())
-    optimizer, states = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9), {}
-    net.train()
-    for step in range(max(steps) + 1):
-        if step in steps:
-            states[step] = copy.deepcopy(net.state_dict())
-        some = torch.randint(len(x), (min(batch, len(x)),), generator=generator, device=x.device)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x[some]), labels[some]).backward()
-        optimizer.step()
-    net.load_state_dict(start)
-    net.eval().zero_grad()
-    return states
-
-
 def one_jacobian_in_tf32(net: nn.Module, x: Tensor) -> Tensor:
     """torch.func as torch comes: convolutions in TF32."""
     torch.backends.cudnn.allow_tf32 = True
@@ -350,18 +299,13 @@ def show(measurements: Sequence[Measurement], title: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", choices=("infinite", "double", "empirical", "networks", "sketches"), help="one part of it"
-    )
+    parser.add_argument("--only", choices=("infinite", "double", "empirical", "networks"), help="one part of it")
     parser.add_argument("--n", type=int, default=60_000, help="rows of the infinite kernel in float32")
     parser.add_argument("--n-double", type=int, default=70_000, help="rows of the one in float64")
     parser.add_argument("--n-large", type=int, default=5000, help="rows of the largest kernel of ResNet-18, taken once")
     parser.add_argument(
         "--largest", type=float, nargs="?", const=10.0, metavar="SECONDS", help="also find the networks' largest n"
     )
-    parser.add_argument("--n-sketch", type=int, default=1000, help="rows of the sketched kernels")
-    parser.add_argument("--seeds", type=int, default=20, help="of the sketches")
-    parser.add_argument("--steps", type=int, nargs="+", default=[100], help="of training, where drift is measured")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--compile", action="store_true", help="infinite_ntk(compile=True)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
@@ -380,8 +324,6 @@ def main() -> None:
         infinite_double(bench, n=options.n_double)
     if options.only in (None, "networks"):
         networks(bench, n_large=options.n_large, largest_seconds=options.largest)
-    if options.only in (None, "sketches"):
-        sketches(bench, n=options.n_sketch, dim=4096, seeds=options.seeds, steps=options.steps)
     about = machine() | {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "kontrast": kt.__version__}
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     kernels = [m for m in bench.measurements if not m.network]

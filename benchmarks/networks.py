@@ -39,12 +39,12 @@ class Block(nn.Module):
         return (self.inner(x) + self.shortcut(x)).relu()
 
 
-def resnet18(n_outputs: int = 10) -> nn.Module:
+def resnet18(n_outputs: int = 10, width: int = 64) -> nn.Module:
     """ResNet-18 for CIFAR: a first convolution of 3×3 and no pooling after it; 11.2 M weights, in eval mode."""
     with seeded():
-        layers = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-        d_in = 64
-        for d_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        d_in = width
+        for d_out, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             layers += [Block(d_in, d_out, stride), Block(d_out, d_out, 1)]
             d_in = d_out
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(d_in, n_outputs)).eval()
