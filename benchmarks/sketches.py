@@ -55,12 +55,19 @@ class Found:
 
 
 def trained(net: nn.Module, x: Tensor, steps: tuple[int, ...], batch: int = 128) -> dict[int, dict[str, Tensor]]:
-    """The states of the network after so many steps of descent on made labels; it is left at its start."""
+    """The states of the network after so many steps of descent on made labels; it is left at its start.
+
+    The start has running statistics of its own: with those that BatchNorm begins with, their change alone would be a
+    drift of thousands.
+    """
     generator = torch.Generator(x.device).manual_seed(0)
     labels = torch.randint(10, (len(x),), generator=generator, device=x.device)
+    net.train()
+    with torch.no_grad():
+        for some in torch.split(x.repeat(50 // max(1, len(x) // batch) + 1, 1, 1, 1), batch):
+            net(some)
     start = copy.deepcopy(net.state_dict())
     optimizer, states = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9), {}
-    net.train()
     for step in range(max(steps) + 1):
         if step in steps:
             states[step] = copy.deepcopy(net.state_dict())

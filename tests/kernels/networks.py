@@ -114,6 +114,20 @@ class Bert(nn.Module):
         return self.kind(last_hidden_state=h, pooler_output=torch.tanh(self.pooler(h[:, 0])))
 
 
+class Reads(nn.Module):
+    """Maps of sixteen tokens, of which one is read: the first, or the one whose first number is largest."""
+
+    def __init__(self, *, largest: bool = False) -> None:
+        super().__init__()
+        self.largest, self.mix = largest, nn.Conv1d(16, 16, 1)
+        self.up, self.norm, self.down, self.head = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = x[..., 0].argmax(1) if self.largest else torch.zeros(len(x), dtype=torch.long)
+        h = self.down(torch.tanh(self.norm(self.up(x + torch.tanh(self.mix(x))))))
+        return self.head(torch.tanh(h[torch.arange(len(x)), at]))
+
+
 def normed(by: Callable[[nn.Module], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a spectral norm starts from random vectors
@@ -133,6 +147,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "timm ViT": (TimmViT, IMAGE),
     "ResNet": (ResNet, (2, 8, 8)),
     "BERT": (lambda: Bert(lambda **outputs: outputs["pooler_output"]), IDS),
+    "one token of sixteen": (Reads, (16, 4)),
     "weight norm": (lambda: normed(weight_norm), (2, 3)),
     "spectral norm": (lambda: normed(spectral_norm), (2, 3)),
 }

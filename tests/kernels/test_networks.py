@@ -44,6 +44,7 @@ from tests.kernels.networks import (
     Bert,
     Encoder,
     Outputs,
+    Reads,
     of_type,
     ready,
     rows_for,
@@ -106,20 +107,6 @@ def test_one_backward_pass_for_all_outputs_gives_what_a_pass_for_each_gives(
         torch.testing.assert_close(together, apart, rtol=0, atol=1e-12 * float(apart.abs().max()))
 
 
-class Reads(nn.Module):
-    """Maps of sixteen tokens, of which one is read: the first, or the one whose first number is largest."""
-
-    def __init__(self, *, largest: bool) -> None:
-        super().__init__()
-        self.largest, self.mix = largest, nn.Conv1d(16, 16, 1)
-        self.up, self.norm, self.down, self.head = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        at = x[..., 0].argmax(1) if self.largest else torch.zeros(len(x), dtype=torch.long)
-        h = self.down(torch.tanh(self.norm(self.up(x + torch.tanh(self.mix(x))))))
-        return self.head(torch.tanh(h[torch.arange(len(x)), at]))
-
-
 def heard_in(module: nn.Module, x: Tensor) -> list[tuple[int, ...] | None]:
     plan = plan_for(network_of(module), x[:2], Question(Kind.FULL, 3, 3, symmetric=True), name="x")
     assert plan.layout.opaque == ()
@@ -134,7 +121,7 @@ def heard_in(module: nn.Module, x: Tensor) -> list[tuple[int, ...] | None]:
 @pytest.mark.parametrize("few", [0, 2**40])
 def test_positions_that_no_output_reads_are_left_out(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blocks.FEW, "cpu", few)
-    module, x, y = ready(Reads(largest=False)), rows_for((16, 4), 3), rows_for((16, 4), 2, seed=2)
+    module, x, y = ready(Reads()), rows_for((16, 4), 3), rows_for((16, 4), 2, seed=2)
     assert heard_in(module, x) == [(0,), (0,), (0,)]
     assert_exact(module, x, y)
 

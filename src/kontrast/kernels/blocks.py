@@ -25,7 +25,7 @@ from kontrast.memory import budget_bytes, rows_that_fit
 WORKING_SET = {"cpu": 2**29, "cuda": 2**33}
 NUMBERS = {"cpu": 2**25, "cuda": 2**30}
 # Multiplications of a pass over rows so few that one backward pass for all outputs saves more than it takes to map it.
-FEW = {"cpu": 2**20, "cuda": 2**37}
+FEW = {"cpu": 2**24, "cuda": 2**37}
 SMALL = 2**12  # numbers of a parameter whose gradients are multiplied together with those of others
 TILES = {"cpu": 2**20, "cuda": 2**28}  # bytes of the tiles in `add_block`: three of them
 
