@@ -126,6 +126,13 @@ def test_positions_that_no_output_reads_are_left_out(few: int, monkeypatch: pyte
     assert_exact(module, x, y)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_positions_left_out_of_a_kernel_take_memory_in_a_backward_pass(kind: Kind) -> None:
+    module, x = ready(Reads()), rows_for((16, 4), 2)
+    costs = plan_for(network_of(module), x, Question(kind, 3, 3, symmetric=True), name="x").costs
+    assert costs.streamed + costs.at_work >= 8 * 16 * (6 + 4)
+
+
 @pytest.mark.parametrize("few", [0, 2**40])
 def test_positions_that_two_rows_read_by_chance_are_no_rule(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blocks.FEW, "cpu", few)
@@ -339,12 +346,12 @@ def peak_bytes(compute: Callable[[], Tensor]) -> tuple[Tensor, int]:
 
 def test_memory_is_a_limit_on_what_is_held() -> None:
     layers = [nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Flatten(2), nn.TransformerEncoderLayer(36, 2, 32, batch_first=True)]
-    module = ready(nn.Sequential(*layers, nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(64, 128)), 1, torch.float32)
-    x, limit, constant = rows_for((2, 8, 8), 40, dtype=torch.float32), 60e6, 2e6
+    module = ready(nn.Sequential(*layers, nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(64, 128)), 1)
+    x, limit, constant = rows_for((2, 8, 8), 40), 120e6, 4e6
     expected, free = peak_bytes(lambda: empirical_ntk_diagonal(module, x))
     found, used = peak_bytes(lambda: empirical_ntk_diagonal(module, x, memory=limit))
     assert used <= 1.25 * limit + constant < free
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Sizes(NamedTuple):
     at_work: int = 0
     positions: int = 1  # that a contraction pairs with those of another row
     copied: int = 0  # copies made of the features, while they are multiplied
+    collected_from: int = 0  # of a backward pass, per output: the signals of which `per_output` are kept
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,7 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
     each = c if question.kind is Kind.TRACE else c * c
     p = first.shape.numel()
     made = n_rows * c * sum(math.prod(size) for size in sizes)
-    features, signals = sum(map(_features_of, sizes)), sum(map(_signals_of, sizes))
+    features, signals = sum(map(_features_of, sizes)), _signals_of(two, uses)
     alike = _oriented_alike([two.uses[i] for i in uses], sizes)
     # Those of a map with several groups, or of one that is stored the other way round, lie in another order.
     ordered = isinstance(first, OuterUse) and first.outputs_first and sizes[0].groups == 1
@@ -326,7 +327,7 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
         gradients = _Choice(Form.DENSE, made + pairs * each * p, Sizes(features, p, signals))
     if question.gradients:
         lookup = isinstance(first, LookupUse) and alike
-        return _gram_choice(True, sizes, pairs, each, question.kind) if lookup else gradients
+        return _gram_choice(True, sizes, signals, pairs, each, question.kind) if lookup else gradients
     choices = [gradients]
     if len(uses) == 1 and ends.hidden is not None and first.edge == two.uses[ends.hidden].edge:
         combine = 0 if question.kind is Kind.TRACE else each * p // sizes[0].inputs
@@ -336,18 +337,21 @@ def _form(two: Record, rows: Sequence[Rows | None], uses: Sequence[int], ends: E
             kept = Sizes(sizes[0].inputs + size)
             choices += [_Choice(Form.HIDDEN, pairs * (sizes[0].inputs + size), kept)]
     if alike:
-        choices += [_gram_choice(isinstance(first, LookupUse), sizes, pairs, each, question.kind)]
+        choices += [_gram_choice(isinstance(first, LookupUse), sizes, signals, pairs, each, question.kind)]
     return min(choices, key=lambda choice: choice.flops)
 
 
-def _gram_choice(lookup: bool, sizes: Sequence[_MapSizes], pairs: float, each: int, kind: Kind) -> _Choice:
+def _gram_choice(
+    lookup: bool, sizes: Sequence[_MapSizes], signals: int, pairs: float, each: int, kind: Kind
+) -> _Choice:
     positions = sum(size.positions for size in sizes)
     groups, _, inputs, outputs = sizes[0]
     inputs = 1 if lookup else inputs
     # The sum over positions is limited by memory, which costs about as much as ten multiplications in a product.
     combine = 0 if groups * positions == 1 else 10 if kind is Kind.TRACE else 10 * each
     flops = pairs * groups * positions**2 * (inputs + each * outputs + combine)
-    return _Choice(Form.GRAM, flops, Sizes(groups * positions * inputs, groups * positions * outputs, 0, positions))
+    kept, per_output = groups * positions * inputs, groups * positions * outputs
+    return _Choice(Form.GRAM, flops, Sizes(kept, per_output, 0, positions, collected_from=signals))
 
 
 class _MapSizes(NamedTuple):
@@ -361,8 +365,9 @@ def _features_of(size: _MapSizes) -> int:
     return size.groups * size.positions * size.inputs
 
 
-def _signals_of(size: _MapSizes) -> int:
-    return size.groups * size.positions * size.outputs
+def _signals_of(two: Record, uses: Sequence[int]) -> int:
+    """Numbers per row, those of positions that are left out as well."""
+    return sum(two.uses[i].output_shape.numel() for i in uses) // len(two.output)
 
 
 def _sizes(use: Use, rows: Rows | None) -> _MapSizes:

@@ -116,7 +116,7 @@ class RecordedPlan(Plan):
                 collected += group.sizes.per_output
             else:
                 streamed += group.sizes.per_output
-            signals += group.sizes.per_output if group.form is Form.GRAM else 0
+            signals += group.sizes.collected_from
             in_products = max(in_products, group.sizes.at_work)
             copied += group.sizes.copied
         opaque = sum(self.network.parameters[name].numel() for name in self.layout.opaque)
