@@ -12,7 +12,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,9 +45,10 @@ class SketchedDrift:
 
 
 class Witnesses(NamedTuple):
-    """Kernels between a few rows: of the summed outputs, and the trace that they stand for."""
+    """Exact kernels between a few rows: the one that is sketched, and the trace that it stands for."""
 
-    of_sum: Tensor
+    rows: Tensor  # their places
+    sketched: Tensor  # of the summed outputs, where outputs="sum"
     trace: Tensor
 
 
@@ -69,7 +70,7 @@ class NTKSketch:
     features: Tensor  # (n, groups, dim / groups)
     squares: Tensor  # (n, groups): squared lengths, exact, of the gradients that each group stands for
     drawn: Drawn
-    witnesses: Witnesses | None = None  # where outputs="sum"
+    witnesses: Witnesses | None = None  # where there are enough rows and not too many outputs
 
     def __len__(self) -> int:
         return len(self.features)
@@ -107,7 +108,8 @@ class NTKSketch:
         r"""How far the kernel is from that of `start`: $\|K - K_0\|_F / \|K_0\|_F$ and the alignment of the two.
 
         Both sketches must have the same rows, `seed`, `dim` and `outputs`; then what the random numbers do to one
-        kernel they do to the other, and a small drift is as well known as a large one.
+        kernel they do to the other, and a small drift is as well known as a large one. Between a few rows the drift is
+        known exactly; what the sketches have wrong there they have wrong everywhere, so that part is taken off.
         """
         found = self._drift(start)
         self._warn_if_wide("drift", found.relative)
@@ -121,26 +123,20 @@ class NTKSketch:
 
     def _drift(self, start: NTKSketch) -> SketchedDrift:
         self._refuse_other(start)
-        full, without = _sums(self, start)
-        # What leaving a group out does to the sums removes their bias, and says how sure they are.
-        pseudo = GROUPS * full - (GROUPS - 1) * without
-        moved, product, size, first = pseudo.mean(0).tolist()
-        if first <= 0:
-            raise InputError("the kernel of start is zero everywhere; compare with another")
-        squared = moved / first
-        relative = _interval(squared, (pseudo[:, 0] - squared * pseudo[:, 3]) / first)
+        squared, aligned = _read(self, start)
+        mine, its = self.witnesses, start.witnesses
+        if mine is not None and its is not None and float(its.sketched.norm()) > 0:
+            exact = kernel_drift(mine.sketched, its.sketched)
+            squared_there, aligned_there = _read(self._of(mine.rows), start._of(its.rows))
+            squared = squared.without_errors_of(squared_there, exact.relative**2)
+            aligned = aligned.without_errors_of(aligned_there, exact.alignment)
+        relative = squared.interval()
         # Below zero there is nothing but noise: the interval then begins at zero, as wide as it was.
-        high = max(0.0, squared) + relative.high - squared
-        drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (squared, relative.low, high)))
-        alignment = math.nan
-        influence = torch.zeros(GROUPS)
-        if size > 0:
-            alignment = product / math.sqrt(size * first)
-            influence = alignment * (pseudo[:, 1] / product - pseudo[:, 2] / (2 * size) - pseudo[:, 3] / (2 * first))
-        aligned = _interval(alignment, influence)
-        found = SketchedDrift(drift, _at_most_one(aligned))
-        if self.witnesses is not None and start.witnesses is not None:
-            found = _with_gaps(found, self.witnesses, start.witnesses)
+        high = max(0.0, squared.value) + relative.high - squared.value
+        drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (squared.value, relative.low, high)))
+        found = SketchedDrift(drift, _at_most_one(aligned.interval()))
+        if mine is not None and its is not None:
+            found = _with_gaps(found, mine, its)
         return found
 
     def eigenvalues(self, k: int = 1) -> list[Estimate]:
@@ -161,9 +157,9 @@ class NTKSketch:
         spread = self._quotients(vectors).std(0, correction=0) * math.sqrt(GROUPS - 1)
         margin = _quantile() * spread
         if self.witnesses is not None:
-            difference = (self.witnesses.of_sum - self.witnesses.trace).double().norm()
+            sketched, trace = self.witnesses.sketched.double(), self.witnesses.trace.double()
             kernel = self._scaled(slice(None)).double()
-            margin = margin + difference / self.witnesses.of_sum.double().norm() * (kernel.mT @ kernel).norm()
+            margin = margin + (sketched - trace).norm() / sketched.norm() * (kernel.mT @ kernel).norm()
         found = [
             Estimate((2 * high + low) / 3, max(0.0, low - wide), high + wide)
             for high, low, wide in zip(above.tolist(), below.tolist(), margin.tolist(), strict=True)
@@ -209,6 +205,10 @@ class NTKSketch:
             found.append(GROUPS / (GROUPS - 1) * (inside.sum(0) - inside[group]))
         return torch.stack(found)
 
+    def _of(self, rows: Tensor) -> NTKSketch:
+        """The sketch of some rows."""
+        return replace(self, features=self.features[rows], squares=self.squares[rows])
+
     def _refuse_other(self, start: NTKSketch) -> None:
         if not isinstance(start, NTKSketch):
             raise InputError(
@@ -228,7 +228,7 @@ class NTKSketch:
         if half <= allowed:
             return
         fix = "take more dimensions"
-        if self.witnesses is not None:
+        if self.drawn.outputs == "sum":
             fix = 'use outputs="all"'
         elif allowed > 0 and half < MOST * allowed:
             fix = f"take about {GROUPS * math.ceil((half / allowed) ** 2 * self.dim / GROUPS):,}"
@@ -270,23 +270,59 @@ def _quantile() -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, GROUPS - 1))
 
 
-def _interval(value: float, influence: Tensor) -> Estimate:
-    """Student's interval, from what each group contributes to the value."""
-    half = _quantile() * float(influence.std()) / math.sqrt(GROUPS)
-    return Estimate(value, value - half, value + half)
+@dataclass(frozen=True)
+class _Reading:
+    """A number read from all groups, and what each group contributes to its error."""
+
+    value: float
+    influence: Tensor  # (groups,)
+
+    def without_errors_of(self, other: _Reading, exact: float) -> _Reading:
+        """Less the part of the error that it shares with another number whose exact value is known.
+
+        A control variate: the slope is fitted to the groups, and costs them two degrees of freedom.
+        """
+        spread = float(other.influence.square().sum())
+        if not (spread > 0 and math.isfinite(spread + other.value + exact)):
+            return self
+        slope = float((self.influence * other.influence).sum()) / spread
+        rest = (self.influence - slope * other.influence) * math.sqrt((GROUPS - 1) / (GROUPS - 3))
+        return _Reading(self.value - slope * (other.value - exact), rest)
+
+    def interval(self) -> Estimate:
+        """Student's interval."""
+        half = _quantile() * float(self.influence.std()) / math.sqrt(GROUPS)
+        return Estimate(self.value, self.value - half, self.value + half)
+
+
+def _read(last: NTKSketch, first: NTKSketch) -> tuple[_Reading, _Reading]:
+    """The squared relative drift and the alignment."""
+    full, without = _sums(last, first)
+    # What leaving a group out does to the sums removes their bias, and says how sure they are.
+    pseudo = GROUPS * full - (GROUPS - 1) * without
+    moved, product, size, first_size = pseudo.mean(0).tolist()
+    if first_size <= 0:
+        raise InputError("the kernel of start is zero everywhere; compare with another")
+    squared = moved / first_size
+    relative = _Reading(squared, (pseudo[:, 0] - squared * pseudo[:, 3]) / first_size)
+    if size <= 0:
+        return relative, _Reading(math.nan, torch.zeros(GROUPS))
+    alignment = product / math.sqrt(size * first_size)
+    shares = pseudo[:, 1] / product - pseudo[:, 2] / (2 * size) - pseudo[:, 3] / (2 * first_size)
+    return relative, _Reading(alignment, alignment * shares)
 
 
 def _gap(witnesses: Witnesses) -> float:
     """By how much entries of the two kernels differ, as a share of the sum's gradients' lengths: root mean square."""
-    of_sum, trace = (kernel.double() for kernel in witnesses)
-    size = of_sum.diagonal().sqrt()
-    return float(((of_sum - trace) / (size[:, None] * size)).square().mean().sqrt())
+    sketched, trace = witnesses.sketched.double(), witnesses.trace.double()
+    size = sketched.diagonal().sqrt()
+    return float(((sketched - trace) / (size[:, None] * size)).square().mean().sqrt())
 
 
 def _with_gaps(found: SketchedDrift, last: Witnesses, first: Witnesses) -> SketchedDrift:
     """Wider by what the kernels of the sum miss of the drift of the traces, between the witnesses."""
-    of_sum, trace = kernel_drift(last.of_sum, first.of_sum), kernel_drift(last.trace, first.trace)
-    moved, aligned = abs(of_sum.relative - trace.relative), abs(of_sum.alignment - trace.alignment)
+    sketched, trace = kernel_drift(last.sketched, first.sketched), kernel_drift(last.trace, first.trace)
+    moved, aligned = abs(sketched.relative - trace.relative), abs(sketched.alignment - trace.alignment)
     a, b = found.relative, found.alignment
     return SketchedDrift(
         Estimate(a.value, max(0.0, a.low - moved), a.high + moved),

@@ -25,7 +25,8 @@ from kontrast.progress import Advance, progress_bar
 
 OUTPUTS = ("all", "sum")
 DIM_PER_DIRECTION = 128  # of a module with many outputs, so many numbers stand for each direction
-WITNESSES = 32  # rows on which the kernel of summed outputs is compared with the trace kernel
+# Rows between which kernels are exact: for summed outputs so many if there are; else at most, and one of so many.
+WITNESSES, MOST_WITNESSES, ONE_OF = 32, 64, 8
 
 
 def empirical_ntk_sketch(
@@ -81,19 +82,33 @@ def empirical_ntk_sketch(
                 "gradients overflow, so there is no kernel; the parameters are finite but far too large: look at them, "
                 "or compute in float64"
             )
-        if outputs == "sum":
-            sketch = replace(sketch, witnesses=_witnesses(network, x, seed, memory))
-        return sketch
+        return replace(sketch, witnesses=_witnesses(network, x, sketch.drawn, memory))
 
 
-def _witnesses(network: Network, x: Tensor, seed: int, memory: float | None) -> Witnesses:
-    few = x[torch.linspace(0, len(x) - 1, min(len(x), WITNESSES)).round().long().to(x.device)]
+def _witnesses(network: Network, x: Tensor, drawn: Drawn, memory: float | None) -> Witnesses | None:
+    """Kernels between rows from all over; None where they would cost more than they tell."""
+    summed = drawn.outputs == "sum"
+    n = min(len(x), WITNESSES) if summed else min(len(x) // ONE_OF, MOST_WITNESSES)
+    if n < WITNESSES and not summed:
+        return None
+    rows = torch.linspace(0, len(x) - 1, n).round().long().to(x.device)
+    few = x[rows]
     plain = Question(Kind.TRACE, len(few), len(few), symmetric=True)
     c = next(plans_to_try(network, few, None, plain))[0].n_outputs
-    directions = random_directions(c, GROUPS, seed) / math.sqrt(GROUPS) if c > GROUPS else None
+    if not summed:
+        if c > _n_directions(drawn.dim):
+            return None  # the sketch itself knows their trace from a few directions only
+        trace = filled(network, few, None, plain, memory)[""]
+        return Witnesses(rows, trace, trace)
+    directions = random_directions(c, GROUPS, drawn.seed) / math.sqrt(GROUPS) if c > GROUPS else None
     trace = filled(network, few, None, plain, memory, directions)[""]
     of_sum = filled(network, few, None, replace(plain, gradients=True), memory, torch.ones(1, c))[""]
-    return Witnesses(of_sum, trace)
+    return Witnesses(rows, of_sum, trace)
+
+
+def _n_directions(dim: int) -> int:
+    """In the space of outputs, for a sketch of so many numbers."""
+    return GROUPS * max(1, dim // (GROUPS * DIM_PER_DIRECTION))
 
 
 @dataclass
@@ -138,7 +153,7 @@ class _Maker:
     def _directions(self, n_outputs: int) -> Tensor:
         if self.outputs == "sum":
             return torch.ones(1, n_outputs)
-        q = GROUPS * max(1, self.dim // (GROUPS * DIM_PER_DIRECTION))
+        q = _n_directions(self.dim)
         return torch.eye(n_outputs) if n_outputs <= q else random_directions(n_outputs, q, self.seed)
 
 
