@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def budget_bytes(memory: float | None, device: torch.device) -> int:
     """The user's budget in bytes, or a share of the free memory."""
     if memory is None:
         return int(SHARE * free_bytes(device))
-    if not is_number(memory) or not memory > 0:
+    if not is_number(memory) or not 0 < memory < math.inf:
         raise InputError(
             f"memory must be a number of bytes above 0, got {memory!r}; leave it out to use half of what is free"
         )

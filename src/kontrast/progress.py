@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from kontrast.errors import InputError
+
 Advance = Callable[[int, int], None]
 """A function that is called with the amount done and the total."""
 
@@ -16,6 +18,10 @@ def progress_bar(label: str, progress: bool | Advance) -> Iterator[Advance]:
     A function given as `progress` is called instead.
     """
     if not isinstance(progress, bool):
+        if not callable(progress):
+            raise InputError(
+                f"progress must be True, False or a function of the amount done and the total, got {progress!r}"
+            )
         yield progress
     elif not progress:
         yield lambda done, total: None

@@ -154,8 +154,19 @@ def test_bad_points_are_refused(which: str) -> None:
     with pytest.raises(InputError, match=r"parameters hold no 2.running_mean.*pass the whole state_dict"):
         ntk_drift(module, points["start"], points["end"], x)
     points[which] = {name: value for name, value in good.items() if name != "5.bias"}
-    with pytest.raises(InputError, match="the net's parameters are"):
+    with pytest.raises(InputError, match=r"parameters hold no 5.bias; pass the state_dict\(\)"):
         ntk_drift(module, points["start"], points["end"], x)
+
+
+@pytest.mark.parametrize("which", ["start", "end"])
+@pytest.mark.parametrize("given", [None, [1], network()])
+def test_points_that_are_no_tensors_by_name_are_refused(which: str, given: Any) -> None:
+    module, x = network(), randn(4, 6).float()
+    points = {"start": module.state_dict(), "end": module.state_dict(), which: given}
+    with pytest.raises(InputError, match=rf"^{which} must be Mapping, got .*; pass what module.state_dict\(\) gives"):
+        ntk_drift(module, points["start"], points["end"], x)
+    with pytest.raises(InputError, match=r"^progress must be True, False or a function .*, got 'yes'"):
+        ntk_drift(module, module.state_dict(), module.state_dict(), x, progress="yes")  # type: ignore[arg-type]
 
 
 def test_a_kernel_of_zeros_or_without_bounds_has_no_drift() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -786,7 +787,10 @@ def test_a_bad_y_is_named(y: Tensor, message: str) -> None:
     [
         ({"only": ["0.weigh"]}, r"only holds '0.weigh'.*there are \['0.weight', '0.bias', '2.weight', '2.bias'\]"),
         ({"only": []}, r"only selects no parameter that trains, got \[\]"),
-        ({"parameters": {}}, r"the net's parameters are \['0.bias', .*\], got \[\]"),
+        ({"parameters": {}}, r"parameters hold no 0.weight, 0.bias, 2.weight and 1 more; pass the state_dict"),
+        ({"parameters": nn.Linear(4, 3)}, r"parameters must be Mapping, got .*; pass what module.state_dict\(\) gives"),
+        ({"parameters": {"0.weight": [1.0]}}, r"parameters\['0.weight'\] must be Tensor, got .*; pass what module"),
+        ({"memory": math.inf}, "memory must be a number of bytes above 0, got inf"),
         ({"memory": 0}, "memory must be a number of bytes above 0"),
         ({"memory": 10}, "memory is too small: one row of"),
     ],
@@ -856,8 +860,13 @@ def test_at_other_parameters_than_the_nets_own() -> None:
 
 
 def test_parameters_of_another_net_are_refused() -> None:
-    with pytest.raises(InputError, match=r"the net's parameters are \['hidden.0', 'output'\], got \['output'\]"):
+    with pytest.raises(InputError, match=r"^parameters hold no hidden\.0; pass the state_dict"):
         empirical_ntk(MLP(4, 9, 2), torch.ones(3, 4), parameters={"output": torch.ones(9, 2)})
+    strange = {name: torch.ones(9, 2) for name in ("output", "a", "b", "c", "d")}
+    with pytest.raises(
+        InputError, match=r"hold no hidden\.0 and a, b, c and 1 more, which the net has not; pass the st"
+    ):
+        empirical_ntk(MLP(4, 9, 2), torch.ones(3, 4), parameters=strange)
 
 
 def test_the_trace_is_a_sum_not_a_mean() -> None:

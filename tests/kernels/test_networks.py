@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis.strategies import booleans, integers, sampled_from
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.profiler import ProfilerActivity, profile
 
@@ -29,13 +30,14 @@ from kontrast.kernels import (
     empirical_ntk_mean,
     empirical_ntk_trace,
     planning,
+    recording,
     tangents,
 )
 from kontrast.kernels.network import Network, network_of
 from kontrast.kernels.planning import Form, Kind, Question
 from kontrast.kernels.recording import Rows
 from kontrast.kernels.tangents import plan_for
-from tests.cases import randn
+from tests.cases import generator, randn
 from tests.kernels.networks import (
     IDS,
     IMAGE,
@@ -107,6 +109,18 @@ def test_one_backward_pass_for_all_outputs_gives_what_a_pass_for_each_gives(
         torch.testing.assert_close(together, apart, rtol=0, atol=1e-12 * float(apart.abs().max()))
 
 
+class Transposed(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return h.mT
+
+
+class Largest(nn.Module):
+    """Of all positions, in every channel."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h.amax(1)
+
+
 def heard_in(module: nn.Module, x: Tensor) -> list[tuple[int, ...] | None]:
     plan = plan_for(network_of(module), x[:2], Question(Kind.FULL, 3, 3, symmetric=True), name="x")
     assert plan.layout.opaque == ()
@@ -124,6 +138,25 @@ def test_positions_that_no_output_reads_are_left_out(few: int, monkeypatch: pyte
     module, x, y = ready(Reads()), rows_for((16, 4), 3), rows_for((16, 4), 2, seed=2)
     assert heard_in(module, x) == [(0,), (0,), (0,)]
     assert_exact(module, x, y)
+
+
+POOLED = {
+    "words": (nn.Sequential(nn.Embedding(9, 3), nn.Linear(3, 4), nn.ReLU()), (16,)),
+    "tokens": (nn.Sequential(nn.Linear(3, 4), nn.Tanh()), (16, 3)),
+    "pictures": (nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(2), Transposed()), (2, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_the_largest_of_every_channel_is_elsewhere_in_every_row(name: str) -> None:
+    """Planned for two equal rows, or for one row twice; the maps before the last need no backward pass."""
+    inside, shape = POOLED[name]
+    module = ready(nn.Sequential(inside, Largest(), nn.Linear(4, 3)))
+    ids = torch.randint(0, 9, (5, *shape), generator=generator(1))
+    x = ids if name == "words" else randn(5, *shape)
+    x[1] = x[0]
+    for rows in (x, *x.split(1)):
+        assert_exact(module, rows, x[2:])
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -179,6 +212,19 @@ class OwnOperation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(Unmapped.apply(self.second(torch.relu(self.first(x)))))
+
+
+class LastOfLSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.last = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.recurrent(x)[0][:, -1])
+
+
+def test_an_lstm_is_exact_in_single_precision_too() -> None:
+    assert_exact(ready(LastOfLSTM()), rows_for(TOKENS, 4), rows_for(TOKENS, 3, seed=2))
 
 
 def test_where_torch_cannot_map_a_backward_pass_there_is_one_for_each_output() -> None:
@@ -325,6 +371,31 @@ def test_everything_is_as_before_also_after_an_error(context: Callable[[], Any],
     assert len(passes) > at
 
 
+def test_kernels_are_computed_in_full_precision() -> None:
+    module, x = ready(Encoder(), dtype=torch.float32), rows_for(TOKENS, 3, dtype=torch.float32)
+    known: Any = torch.backends
+    homes, seen = (known.cuda.matmul, known.cudnn.conv, known.cudnn.rnn), set()
+    before = [home.fp32_precision for home in homes]
+    module.register_forward_pre_hook(lambda *_: seen.update(home.fp32_precision for home in homes))
+    try:
+        for home in homes:
+            home.fp32_precision = "tf32"
+        for kernel in KERNELS:
+            kernel(module, x)
+        assert [home.fp32_precision for home in homes] == ["tf32"] * 3
+    finally:
+        for home, precision in zip(homes, before, strict=True):
+            home.fp32_precision = precision
+    assert seen == {"ieee"}
+
+
+@pytest.mark.parametrize("kernel, stride, dilation", [((3, 2), (1, 2), (1, 1)), ((2, 3), (3, 1), (2, 1))])
+def test_windows_of_a_gpu_are_those_of_unfold(kernel: Any, stride: Any, dilation: Any) -> None:
+    h = randn(2, 3, 9, 8)
+    windows = recording._windows(h, torch.Size(kernel), stride, dilation)
+    assert torch.equal(windows, F.unfold(h, kernel, dilation, 0, stride))
+
+
 def test_forward_hooks_are_part_of_the_function_and_backward_hooks_are_not() -> None:
     module, x = ready(Encoder()), rows_for(TOKENS, 3)
     plain = empirical_ntk(module, x)
@@ -391,6 +462,8 @@ REFUSED: list[tuple[nn.Module, Tensor, dict[str, Any], str]] = [
     (Returns(then=lambda f: Outputs(f, f)), X, {"output": "a"}, "returns Outputs, which has no output='a'; name one"),
     (Returns(then=lambda f: ([f], f)), X, {"output": 0}, "got list of 1 at output=0; choose one with output="),
     (Returns(then=lambda f: f.argmax(1, keepdim=True)), X, {}, "returns torch.int64, which has no gradient; return wh"),
+    (Returns(then=lambda f: f.half()), X, {}, "returns torch.float16 but its parameters are read as torch.float32; re"),
+    (Returns(then=lambda f: f.double()), X, {}, "returns torch.float64 but its parameters are read as torch.float32"),
     (Returns(then=lambda f: f[:, 0]), X, {}, r"must return \(n, c\).* got shape \(\d,\) .*; add a last axis with"),
     (SEQUENCE_FIRST, X3, {}, "rows depend on each other.*'0.self_attn' has batch_first=False: .*; build it with bat"),
 ]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kontrast.errors import InputError
 from kontrast.kernels.blocks import Division, divide, each_block
 from kontrast.kernels.empirical import by_a_plan, plans_to_try, prepared
-from kontrast.kernels.network import Select, require_finite_parameters, undisturbed
+from kontrast.kernels.network import Select, require_finite_parameters, require_state, undisturbed
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan
 from kontrast.linalg import KernelComparison, KernelDrift
@@ -49,6 +49,8 @@ def ntk_drift(
         memory: bytes to work in; by default half of what is free.
         progress: show a bar, or a function of the blocks done and the blocks in all.
     """
+    require_state("start", start)
+    require_state("end", end)
     with undisturbed(module):
         networks = []
         for name, point in (("start", start), ("end", end)):
@@ -63,8 +65,8 @@ def ntk_drift(
             )
     if not math.isfinite(compared.moved + compared.size + compared.first_size):
         raise InputError(
-            "a kernel overflows, so it has no drift; the parameters are finite but far too large: look at them, or "
-            "compute in float64"
+            "a kernel overflows, so it has no drift; the parameters are finite, but they are far too large or the "
+            "module returns NaN or infinite outputs: look at both, or compute in float64"
         )
     return compared.drift()
 

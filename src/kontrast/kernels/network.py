@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kontrast.checks import require_rows
+from kontrast.checks import require_rows, require_type
 from kontrast.errors import InputError
 from kontrast.nets import MLP, Parameters, PureFunction, pure_function
 from kontrast.threads import as_many_threads_as_cores_are_idle
 
 # How far two evaluations of the same number may differ, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
+FEW_NAMES = 3  # that a message tells
 WITNESSES = 16  # rows for which a module must give the same outputs alone, in another order and again
 HALF = (torch.bfloat16, torch.float16)
 
@@ -182,6 +183,7 @@ def _at_point(
     module: nn.Module, own: Mapping[str, Tensor], buffers: Mapping[str, Tensor], given: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Parameters and buffers at another point: a whole state_dict, or the parameters alone if there is nothing else."""
+    require_state("parameters", given)
     known = {_plain(name): name for name in (*own, *buffers)}
     # Tied parameters stand in a state_dict under all of their names; here under the first.
     point = {known[_plain(name)]: value for name, value in given.items() if _plain(name) in known}
@@ -189,8 +191,13 @@ def _at_point(
     tied = [
         name for name in strange if any(given[name] is value or _same(given[name], value) for value in point.values())
     ]
-    if own.keys() - point.keys() or len(tied) < len(strange):
-        raise InputError(f"the net's parameters are {sorted(own)}, got {sorted(given)}")
+    missing, unknown = [name for name in own if name not in point], [name for name in strange if name not in tied]
+    if missing or unknown:
+        parts = [f"no {_some(missing)}"] * bool(missing)
+        parts += [f"{_some(unknown)}, which the net has not"] * bool(unknown)
+        raise InputError(
+            f"parameters hold {' and '.join(parts)}; pass the state_dict() of a module built like this one"
+        )
     stored = module.state_dict()
     left_out = [name for name, b in buffers.items() if name in stored and b.is_floating_point() and name not in point]
     if left_out:
@@ -204,6 +211,19 @@ def _at_point(
             kind = "parameter" if name in own else "buffer"
             raise InputError(f"the net's {kind} {name} has shape {tuple(here.shape)}, got {tuple(point[name].shape)}")
     return {name: point[name] for name in own}, {name: point.get(name, b) for name, b in buffers.items()}
+
+
+def require_state(name: str, given: object) -> None:
+    """Refuse anything but tensors by name."""
+    require_type(name, given, Mapping, "pass what module.state_dict() gives")
+    assert isinstance(given, Mapping)
+    for key, value in given.items():
+        require_type(f"{name}[{key!r}]", value, Tensor, "pass what module.state_dict() gives")
+
+
+def _some(names: list[str]) -> str:
+    """The first few."""
+    return ", ".join(names[:FEW_NAMES]) + (f" and {len(names) - FEW_NAMES} more" if len(names) > FEW_NAMES else "")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -365,6 +385,11 @@ def check_shape_of(network: Network, output: Tensor, x: Tensor) -> None:
     if not output.is_floating_point():
         raise InputError(
             f"{network.name} returns {output.dtype}, which has no gradient; return what comes before argmax or rounding"
+        )
+    if output.dtype != network.like.dtype:
+        raise InputError(
+            f"{network.name} returns {output.dtype} but its parameters are read as {network.like.dtype}; return "
+            "outputs as the last layer makes them, without a conversion"
         )
 
 

@@ -212,10 +212,12 @@ def _with_heard(two: Record, rows: Sequence[Rows | None], ends: Ends) -> list[Ro
     Where a network reads a class token alone, its last layers reach the output at one position of many.
     """
     found = list(rows)
+    # The signals of the last maps and of their biases come from no backward pass that would look again.
+    ended = [two.uses[index].edge for index in (ends.output, ends.hidden) if index is not None]
     wanted = [
         (index, use, where)
         for index, (use, where) in enumerate(zip(two.uses, rows, strict=True))
-        if isinstance(use, OuterUse) and where is not None and index not in (ends.output, ends.hidden)
+        if isinstance(use, OuterUse) and where is not None and use.edge not in ended
     ]
     if not wanted:
         return found

@@ -21,8 +21,7 @@ def random_directions(n_outputs: int, n_directions: int, seed: int) -> Tensor:
     """
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(n_outputs, n_directions, generator=generator, dtype=torch.float64)
-    Q, R = torch.linalg.qr(normal)
-    directions: Tensor = n_outputs**0.5 * (Q * R.diagonal().sign()).mT
+    directions: Tensor = n_outputs**0.5 * torch.linalg.qr(normal).Q.mT
     return directions
 
 

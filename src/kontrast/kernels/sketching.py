@@ -79,8 +79,8 @@ def empirical_ntk_sketch(
             )
         if not sketch.squares.isfinite().all():
             raise InputError(
-                "gradients overflow, so there is no kernel; the parameters are finite but far too large: look at them, "
-                "or compute in float64"
+                "gradients overflow, so there is no kernel; the parameters are finite, but they are far too large or "
+                "the module returns NaN or infinite outputs: look at both, or compute in float64"
             )
         return replace(sketch, witnesses=_witnesses(network, x, sketch.drawn, memory))
 

@@ -500,7 +500,8 @@ def _vmap_jacobians(network: Network, names: Iterable[str], x: Tensor, direction
         )
         return jacobian
 
-    with warnings.catch_warnings():
+    # An LSTM on a CPU keeps what its backward pass needs only where gradients are on outside of the map as well.
+    with warnings.catch_warnings(), torch.enable_grad():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # slow, not wrong
         result: dict[str, Tensor] = vmap(of_row)(x)
     return result
