@@ -27,6 +27,7 @@ NUMBERS = {"cpu": 2**25, "cuda": 2**30}
 # Multiplications of a pass over rows so few that one backward pass for all outputs saves more than it takes to map it.
 FEW = {"cpu": 2**24, "cuda": 2**37}
 SMALL = 2**12  # numbers of a parameter whose gradients are multiplied together with those of others
+SCRATCH = {"cpu": 0.2}  # of a budget: what torch's own operations take for a moment, and memory in pieces
 TILES = {"cpu": 2**20, "cuda": 2**28}  # bytes of the tiles in `add_block`: three of them
 
 
@@ -53,7 +54,8 @@ def divide(
     Of several such kernels that are computed side by side, each has its own blocks.
     """
     device, n_rows = plans[0].network.like.device, max(question.n, question.m)
-    budget, size = budget_bytes(memory, device), plans[0].network.like.element_size()
+    size = plans[0].network.like.element_size()
+    budget = int((1 - SCRATCH.get(device.type, 0)) * budget_bytes(memory, device))
     costs = [plan.costs for plan in plans]
     at_once = 1 if question.kind is Kind.TRACE else n_directions
     streamed = n_kernels * max(cost.streamed for cost in costs)
