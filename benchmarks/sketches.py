@@ -2,9 +2,9 @@
 
 The network is trained on made labels, and its kernel's drift and alignment are read from sketches of many seeds. Beside
 each stands the exact number of `ntk_drift`; an interval should hold it in 19 of 20 seeds. On a CPU the full network
-takes hours: `--width 16` has a sixteenth of the weights.
+takes hours: `--width 8` has a sixty-fourth of the weights.
 
-    .venv/bin/python benchmarks/sketches.py --width 16
+    .venv/bin/python benchmarks/sketches.py --width 8
     PYTHONPATH=src python benchmarks/sketches.py --device cuda
 """
 
