@@ -414,6 +414,25 @@ def test_what_is_exact_between_a_few_rows_makes_a_drift_surer(n: int) -> None:
         assert 1 / 1.5 < claimed_by(with_them) / error_of(with_them, number) < 2, name  # too wide is safe
 
 
+@pytest.mark.filterwarnings("ignore::kontrast.kernels.SketchWarning")
+@pytest.mark.parametrize("size", [0.0, 1.0])
+def test_rows_whose_kernel_tells_nothing_correct_nothing(size: float) -> None:
+    """The exact kernel is zero, or every sketch has it right but for rounding."""
+    module, x = perceptron(50, 4).float(), randn(256, 10, dtype=torch.float32)
+    first = empirical_ntk_sketch(module, x, 128)
+    assert first.witnesses is not None
+    x[first.witnesses.rows] = size * x[0].clone()
+    start, end = dict(module.state_dict()), moved(module, 0.5)
+    exact, found = ntk_drift(module, start, end, x), []
+    for seed in range(N_SEEDS):
+        first, last = (empirical_ntk_sketch(module, x, 128, seed=seed, parameters=point) for point in (start, end))
+        found.append(last.drift(first))
+        alone = replace(last, witnesses=None).drift(replace(first, witnesses=None))
+        assert found[-1].relative.value == pytest.approx(alone.relative.value, abs=1e-6)
+    for name in ("relative", "alignment"):
+        assert share_held([getattr(drift, name) for drift in found], getattr(exact, name)) >= ENOUGH, name
+
+
 def test_few_rows_and_many_outputs_have_no_exact_kernels() -> None:
     for n, n_outputs in ((255, 4), (256, 33)):
         assert empirical_ntk_sketch(perceptron(5, n_outputs), randn(n, 10), 64).witnesses is None

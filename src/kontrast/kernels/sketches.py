@@ -28,6 +28,7 @@ from kontrast.linalg import Estimate, kernel_drift, top_eigenpairs
 GROUPS = 32  # of a sketch's numbers, each an estimate of the kernel
 CONFIDENCE = 0.95
 WIDEST = 0.1  # half an interval over its number: beyond that, a sketch is called too small
+LEAST_SHARED = 0.25  # of an error's variance, from which the exact kernel between a few rows corrects it
 MOST = 8  # times too wide, for which a larger sketch is named
 TILE = {"cpu": 256, "cuda": 1024}
 
@@ -135,7 +136,7 @@ class NTKSketch:
         high = max(0.0, squared.value) + relative.high - squared.value
         drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (squared.value, relative.low, high)))
         found = SketchedDrift(drift, _at_most_one(aligned.interval()))
-        if mine is not None and its is not None:
+        if mine is not None and its is not None and self.drawn.outputs == "sum":
             found = _with_gaps(found, mine, its)
         return found
 
@@ -282,10 +283,14 @@ class _Reading:
 
         A control variate: the slope is fitted to the groups, and costs them two degrees of freedom.
         """
-        spread = float(other.influence.square().sum())
-        if not (spread > 0 and math.isfinite(spread + other.value + exact)):
+        mine, its, both = (
+            float((a * b).sum())
+            for a, b in ((self.influence,) * 2, (other.influence,) * 2, (self.influence, other.influence))
+        )
+        # Where the other number has next to no error, what is left is rounding, which a slope would blow up.
+        if not (math.isfinite(other.value + exact) and both * both >= LEAST_SHARED * mine * its > 0):
             return self
-        slope = float((self.influence * other.influence).sum()) / spread
+        slope = both / its
         rest = (self.influence - slope * other.influence) * math.sqrt((GROUPS - 1) / (GROUPS - 3))
         return _Reading(self.value - slope * (other.value - exact), rest)
 
