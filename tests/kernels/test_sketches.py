@@ -429,6 +429,8 @@ def test_rows_whose_kernel_tells_nothing_correct_nothing(size: float) -> None:
         found.append(last.drift(first))
         alone = replace(last, witnesses=None).drift(replace(first, witnesses=None))
         assert found[-1].relative.value == pytest.approx(alone.relative.value, abs=1e-6)
+        assert last.kernel().error.isfinite().all()
+        assert all(map(math.isfinite, vars(last.eigenvalues()[0]).values()))
     for name in ("relative", "alignment"):
         assert share_held([getattr(drift, name) for drift in found], getattr(exact, name)) >= ENOUGH, name
 

@@ -100,9 +100,9 @@ class NTKSketch:
             replicates = self._replicates(_after(i.start, down), _after(j.start, across))
             value[down, across] = replicates[0]
             error[down, across] = replicates[1:].std(0, correction=0) * math.sqrt(GROUPS - 1)
-        if self.witnesses is not None:
+        if (summed := self._summed) is not None:
             size = self._lengths[0]
-            error = torch.hypot(error, _gap(self.witnesses) * size[i, None] * size[None, j])
+            error = torch.hypot(error, _gap(summed) * size[i, None] * size[None, j])
         return KernelEstimate(value, error)
 
     def drift(self, start: NTKSketch) -> SketchedDrift:
@@ -136,8 +136,8 @@ class NTKSketch:
         high = max(0.0, squared.value) + relative.high - squared.value
         drift = Estimate(*(math.sqrt(max(0.0, bound)) for bound in (squared.value, relative.low, high)))
         found = SketchedDrift(drift, _at_most_one(aligned.interval()))
-        if mine is not None and its is not None and self.drawn.outputs == "sum":
-            found = _with_gaps(found, mine, its)
+        if (summed := self._summed) is not None and its is not None:
+            found = _with_gaps(found, summed, its)
         return found
 
     def eigenvalues(self, k: int = 1) -> list[Estimate]:
@@ -157,8 +157,8 @@ class NTKSketch:
         below = torch.minimum(below, above)
         spread = self._quotients(vectors).std(0, correction=0) * math.sqrt(GROUPS - 1)
         margin = _quantile() * spread
-        if self.witnesses is not None:
-            sketched, trace = self.witnesses.sketched.double(), self.witnesses.trace.double()
+        if (summed := self._summed) is not None:
+            sketched, trace = summed.sketched.double(), summed.trace.double()
             kernel = self._scaled(slice(None)).double()
             margin = margin + (sketched - trace).norm() / sketched.norm() * (kernel.mT @ kernel).norm()
         found = [
@@ -169,6 +169,11 @@ class NTKSketch:
         return found
 
     # --- how it is computed -----------------------------------------------------------------------------------------
+
+    @property
+    def _summed(self) -> Witnesses | None:
+        """The witnesses, where the kernel that is sketched is not the trace itself."""
+        return self.witnesses if self.drawn.outputs == "sum" else None
 
     @cached_property
     def _lengths(self) -> Tensor:
@@ -283,10 +288,8 @@ class _Reading:
 
         A control variate: the slope is fitted to the groups, and costs them two degrees of freedom.
         """
-        mine, its, both = (
-            float((a * b).sum())
-            for a, b in ((self.influence,) * 2, (other.influence,) * 2, (self.influence, other.influence))
-        )
+        mine, its = float(self.influence.square().sum()), float(other.influence.square().sum())
+        both = float((self.influence * other.influence).sum())
         # Where the other number has next to no error, what is left is rounding, which a slope would blow up.
         if not (math.isfinite(other.value + exact) and both * both >= LEAST_SHARED * mine * its > 0):
             return self
