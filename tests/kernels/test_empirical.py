@@ -859,6 +859,13 @@ def test_at_other_parameters_than_the_nets_own() -> None:
     )
 
 
+def test_an_output_of_the_papers_network_is_chosen_as_of_any() -> None:
+    net, x = MLP(4, 9, 3, dtype=torch.float64), randn(3, 4)
+    whole = empirical_ntk(net, x)
+    torch.testing.assert_close(empirical_ntk(net, x, output=lambda y: y[:, 1:]), whole[:, :, 1:, 1:])
+    torch.testing.assert_close(empirical_ntk(net, x, output=lambda y: y), whole)
+
+
 def test_parameters_of_another_net_are_refused() -> None:
     with pytest.raises(InputError, match=r"^parameters hold no hidden\.0; pass the state_dict"):
         empirical_ntk(MLP(4, 9, 2), torch.ones(3, 4), parameters={"output": torch.ones(9, 2)})

@@ -72,6 +72,84 @@ def test_cka_is_blind_to_rotation_scale_and_shift_of_features(seed: int, scale: 
     assert linalg.cka(Y @ Y.mT, X @ X.mT) == pytest.approx(reference, rel=1e-12)
 
 
+FORMS = ("kernel", "features")
+
+
+def in_form(Z: Tensor, form: str) -> Tensor:
+    return Z @ Z.mT if form == "kernel" else Z
+
+
+@given(
+    seed=integers(0, 2**16),
+    n=integers(4, 20),
+    d=integers(1, 25),
+    height=integers(1, 20),
+    dtype=sampled_from([torch.float32, torch.float64]),
+    mapped=sampled_from([False, True]),
+)
+def test_cka_of_features_is_that_of_their_linear_kernels(
+    seed: int, n: int, d: int, height: int, dtype: torch.dtype, mapped: bool
+) -> None:
+    """Features narrower than n, as wide, and wider, on either side, beside a kernel or beside features."""
+    Z, Y = randn(n, d, seed=seed, dtype=dtype), randn(n, 3, seed=seed + 1, dtype=dtype)
+    K, L = Z.double() @ Z.double().mT, Y.double() @ Y.double().mT
+    expected = spectra.cka(K, L)
+    z, y = (Z.numpy(), Y.numpy()) if mapped else (Z, Y)
+    memory = row(max(n, d), height, 2)
+    for a, b in ((z, y), (z, L), (K, y)):
+        assert linalg.cka(a, b, memory=memory) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert linalg.cka(b, a, memory=memory) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert linalg.cka(z, z) == pytest.approx(1, rel=1e-9)
+    assert linalg.cka(z, K) == pytest.approx(1, rel=1e-9)
+
+
+@given(
+    seed=integers(0, 2**16),
+    scale=floats(1e-3, 1e3),
+    shift=floats(-5, 5),
+    d=sampled_from([6, 40]),
+    first=sampled_from(FORMS),
+    second=sampled_from(FORMS),
+)
+def test_cka_of_features_is_blind_to_rotation_scale_shift_and_order(
+    seed: int, scale: float, shift: float, d: int, first: str, second: str
+) -> None:
+    X, Y = randn(25, d, seed=seed), randn(25, 4, seed=seed + 1)
+    reference = linalg.cka(in_form(X, first), in_form(Y, second))
+    Q = linalg.random_frame(d, d, generator=generator(seed + 2))
+    moved = scale * (X @ Q + shift * randn(d, seed=seed + 3))
+    order = torch.randperm(25, generator=generator(seed))
+    assert 0 <= reference < 1
+    assert linalg.cka(in_form(moved, first), in_form(Y, second)) == pytest.approx(reference, rel=1e-8)
+    assert linalg.cka(in_form(X[order], first), in_form(Y[order], second)) == pytest.approx(reference, rel=1e-9)
+    assert linalg.cka(in_form(X, first), in_form(moved, second)) == pytest.approx(1, rel=1e-8)
+
+
+def test_what_is_square_is_a_kernel_where_it_is_symmetric() -> None:
+    Z, Y = randn(12, 12), randn(12, 3, seed=1)
+    S = Z + Z.mT
+    assert linalg.cka(Z, Y) == pytest.approx(spectra.cka(Z @ Z.mT, Y @ Y.mT), rel=1e-9)
+    assert linalg.cka(S, Y) == pytest.approx(spectra.cka(S, Y @ Y.mT), rel=1e-9)
+    assert linalg.cka(S @ S.mT, Y) == pytest.approx(spectra.cka(S @ S.mT, Y @ Y.mT), rel=1e-9)
+    one_hot = torch.eye(12)
+    assert linalg.cka(one_hot, Y) == pytest.approx(linalg.cka(one_hot @ one_hot.mT, Y), rel=1e-12)
+
+
+def test_features_keep_their_digits_far_from_the_origin() -> None:
+    """Entries 1e6 + O(1): products before the means are taken away would cancel twelve of sixteen digits."""
+    Z, Y = randn(40, 3), randn(40, 30, seed=1)
+    expected = spectra.cka(Z @ Z.mT, Y @ Y.mT)
+    for wide in (Y, torch.cat([Y, torch.zeros(40, 20)], 1)):
+        assert linalg.cka(Z + 1e6, wide - 1e6) == pytest.approx(expected, rel=1e-7)
+    assert linalg.cka((Z + 100).float(), Y.float()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_many_points_meet_in_feature_space() -> None:
+    """(n, n) would take 320 GB."""
+    Z = randn(200_000, 4, dtype=torch.float32)
+    assert linalg.cka(Z, Z[:, :2] + 3) == pytest.approx(1 / math.sqrt(2), abs=0.01)
+
+
 def test_cka_keeps_its_digits_on_a_nearly_constant_kernel() -> None:
     """Entries 1 + O(1e-6): one-pass sums would cancel twelve of sixteen digits."""
     A, B = 1 + 1e-6 * kernel(40, 3, 0), 1 + 1e-6 * kernel(40, 5, 1)
@@ -132,22 +210,28 @@ SKEW = K + torch.ones(5, 5).triu(1)
 @pytest.mark.parametrize(
     "call, message",
     [
-        (
-            lambda: linalg.cka(K, K[:4, :4]),
-            r"K2 must have the shape of K1, \(5, 5\), got \(4, 4\); compare kernels over the",
-        ),
+        (lambda: linalg.cka(K, K[:4, :4]), r"A has 5 rows and B 4; compare kernels or features over the same points"),
+        (lambda: linalg.cka(K[0], K), r"A must have shape \(n, d\), got \(5,\); .* features \(n, d\), such as A.flat"),
+        (lambda: linalg.cka(K, K[:0]), r"B must have shape \(n, d\) with no size of 0, got \(0, 5\)"),
         (lambda: linalg.kernel_drift(K, K[:4]), r"K0 must have the shape of K, \(5, 5\), got \(4, 5\)"),
-        (lambda: linalg.cka(K[:, :4], K[:, :4]), r"K1 must be a kernel \(n, n\), got shape \(5, 4\); .* pass Z @ Z.T"),
+        (lambda: linalg.cka(K[:, :4], BROKEN[:, :4]), r"B holds NaN or infinite values in rows 0 to 4"),
+        (lambda: linalg.cka(BROKEN[3:, :], K[:2]), r"A holds NaN or infinite"),
         (lambda: linalg.kernel_alignment(K, K[:, :4]), r"K2 must be a kernel \(n, n\).* pass Z @ Z.T"),
         (lambda: linalg.kernel_drift(K[0], K[0]), r"K must have shape \(n, m\), got \(5,\)"),
-        (lambda: linalg.cka(K, SKEW), r"K2 must be symmetric, but entries differ from their mirror images by up to 1 "),
-        (lambda: linalg.cka(K, BROKEN), r"K2 holds NaN or infinite"),
+        (
+            lambda: linalg.cka(K, K + 0.001 * ONES.triu(1)),
+            r"B is square and nearly symmetric: .* by up to 0.001 .* kernel pass \(B \+ B.T\) / 2, for features B @ B",
+        ),
+        (lambda: linalg.cka(K, BROKEN), r"B holds NaN or infinite"),
         (lambda: linalg.kernel_alignment(BROKEN, K), r"K1 holds NaN or infinite values in rows 0 to 4"),
         (
             lambda: linalg.kernel_drift(K, BROKEN, memory=row(5, 1, 2)),
             r"K0 holds NaN or infinite values in rows 3 to 3",
         ),
-        (lambda: linalg.cka(K, ONES), r"undefined: a kernel that is constant over its 5 points is zero once centred"),
+        (lambda: linalg.cka(K, ONES), r"undefined: what is constant over its 5 points, a kernel or features, is zero"),
+        (lambda: linalg.cka(K, 0.1 * ONES[:, :2]), r"constant over its 5 points"),
+        (lambda: linalg.cka(K[:, :2], 0.1 * ONES[:, :2]), r"constant over its 5 points"),
+        (lambda: linalg.cka(K, 0.1 * torch.ones(5, 9)), r"constant over its 5 points"),
         (lambda: linalg.cka(K, 0.1 * ONES), r"constant over its 5 points"),
         (lambda: linalg.kernel_alignment(K, 0 * K), r"undefined: a kernel of zeros has no direction"),
         (lambda: linalg.kernel_drift(K, 0 * K), r"K0 is zero everywhere"),

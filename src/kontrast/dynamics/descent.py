@@ -14,7 +14,7 @@ from kontrast.dynamics.problem import Problem
 from kontrast.dynamics.trajectory import Recorder, Snapshot, Tape, Trajectory
 from kontrast.errors import InputError
 from kontrast.linalg import grassmann_step, orthonormality_error
-from kontrast.nets import PureFunction
+from kontrast.nets import Linearized, ModuleFunction, Parameters, PureFunction
 
 
 class Step(Protocol):
@@ -45,7 +45,8 @@ def gradient_descent(
 
     Args:
         function: f(parameters, x), as `kontrast.nets.pure_function` or `Linearized` make it.
-        parameters: the starting point, by name.
+        parameters: the starting point, by name. Of a whole state_dict() the buffers, such as running statistics, are
+            held as they are, in place of the function's own; snapshots and the end hold them too.
         problem: inputs and objective.
         learning_rate: one η, or one per parameter name (every parameter must have one; 0 freezes it).
         n_steps: the number of steps.
@@ -61,6 +62,7 @@ def gradient_descent(
         steps: for parameters under a constraint, the step that replaces θ − η∇L, by name.
     """
     tape = Tape(n_steps, record_at, recorders or {}, keep_outputs, keep_parameters)
+    function, parameters, buffers = _apart(function, parameters)
     rates = _rates(learning_rate, parameters)
     own_steps: dict[str, Step] = {**dict.fromkeys(orthonormal, grassmann_step), **(steps or {})}
     for name in own_steps:
@@ -68,8 +70,18 @@ def gradient_descent(
             raise InputError(f"no parameter is called {name!r}; the parameters are {list(parameters)}")
     _check_frames(orthonormal, parameters)
     batches = _batches(problem, batch_size, generator)
-    stepper = _NetworkDescent(function, parameters, problem, rates, own_steps, batches, full_batch=batch_size is None)
-    return descend(stepper, tape, tolerance=tolerance)
+    stepper = _NetworkDescent(
+        function, parameters, buffers, problem, rates, own_steps, batches, full_batch=batch_size is None
+    )
+    try:
+        return descend(stepper, tape, tolerance=tolerance)
+    except RuntimeError as error:
+        if problem.inputs.ndim > 2 and "mat1 and mat2" in str(error):
+            raise InputError(
+                f"a linear layer does not take samples of shape {tuple(problem.inputs.shape[1:])}: {error}; put "
+                "nn.Flatten() in front of a network of rows"
+            ) from error
+        raise
 
 
 class _NetworkDescent:
@@ -77,6 +89,7 @@ class _NetworkDescent:
         self,
         function: PureFunction,
         parameters: Mapping[str, Tensor],
+        buffers: Parameters,
         problem: Problem,
         rates: dict[str, float],
         steps: dict[str, Step],
@@ -85,6 +98,7 @@ class _NetworkDescent:
         full_batch: bool,
     ) -> None:
         self.function, self.problem, self.rates, self.steps = function, problem, rates, steps
+        self.buffers = buffers  # that a start with them hands on
         self.parameters = {name: p.detach().clone() for name, p in parameters.items()}
         self.batches, self.full_batch = batches, full_batch
 
@@ -121,7 +135,9 @@ class _NetworkDescent:
         if self.batch is not self.problem:
             with torch.no_grad():
                 outputs = self.function(self.parameters, self.problem.inputs)
-        return Snapshot(step, outputs.detach(), self.parameters)
+        return Snapshot(
+            step, outputs.detach(), {**self.parameters, **self.buffers} if self.buffers else self.parameters
+        )
 
     def _gradients(self) -> dict[str, Tensor]:
         if self.gradients is None:
@@ -139,6 +155,19 @@ class _NetworkDescent:
             return gradient
         with torch.no_grad():
             return (parameter - self.steps[name](parameter, gradient, learning_rate=rate)) / rate
+
+
+def _apart(
+    function: PureFunction, parameters: Mapping[str, Tensor]
+) -> tuple[PureFunction, Mapping[str, Tensor], Parameters]:
+    """The function with the buffers of the start, the parameters that train, and those buffers."""
+    if not isinstance(function, ModuleFunction | Linearized):
+        return function, parameters, {}
+    buffers = {name: parameters[name].detach().clone() for name in function.buffers if name in parameters}
+    if not buffers:
+        return function, parameters, {}
+    held = function.holding(buffers)
+    return held, {name: p for name, p in parameters.items() if name not in buffers}, buffers
 
 
 def _rates(learning_rate: float | Mapping[str, float], parameters: Mapping[str, Tensor]) -> dict[str, float]:

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kontrast.checks import in_words, require_alike, require_finite, require_floating, require_rows, require_shape
+from kontrast.checks import (
+    in_words,
+    require_alike,
+    require_finite,
+    require_floating,
+    require_rows,
+    require_shape,
+    require_type,
+)
 from kontrast.data import Pairs
+from kontrast.dynamics.loss_of_pairs import PairLoss, loss_of_pairs
 from kontrast.errors import InputError
-from kontrast.losses import ContrastiveLoss, LossValue
+from kontrast.losses import LossValue
 
 Objective = Callable[[Tensor], Tensor]
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # number types of labels
@@ -19,7 +28,7 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # numb
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Minimise `objective(f(inputs))`, a scalar of the (m, z) outputs.
+    """Minimise `objective(f(inputs))`, a scalar of the (m, z) outputs at inputs (m, …) in the shape of the samples.
 
     The network (or the kernel that replaces it) enters through the outputs alone, so one problem serves gradient
     descent, its linearisation and the fixed-kernel flow. `subset` picks some of the `size` samples for mini-batches.
@@ -31,22 +40,26 @@ class Problem:
     subset: Callable[[Tensor], Problem] | None = None
 
 
-def contrastive_problem(pairs: Pairs, loss: Callable[..., LossValue]) -> Problem:
-    """The loss (1) of paper A over `pairs`: a sample is an anchor with its positives and negatives."""
-    weight = pairs.negative_weight
-    # Without weights a loss of three arguments (paper B's, say) fits as well.
-    extra = () if weight is None else (weight,)
+def contrastive_problem(pairs: Pairs, loss: Callable[..., LossValue | Tensor]) -> Problem:
+    """The loss (1) of paper A over `pairs`: a sample is an anchor with its positives and negatives.
 
-    def objective(outputs: Tensor) -> Tensor:
-        if isinstance(loss, ContrastiveLoss):  # each point of the pool is normalised once, however often it serves
-            return loss.of_embedded(*pairs.split(loss.similarity.embed(outputs)), *extra).total
-        return loss(*pairs.split(outputs), *extra).total
+    `loss` takes embeddings of anchors (n, z), positives (n, P, z) and negatives (n or 1, Q, z), and weights (n, Q)
+    where the pairs have them, as `ContrastiveLoss` does. Or it takes two views (n, z) of a batch, as `nt_xent`, a
+    `ViewLoss`, a `LossModule` of these or a function of your own does: anchors and the one positive of each, with
+    negatives from the batch; the pairs are then made with n_positives=1 and negatives=0.
 
+    The inputs keep the samples' shape: images go to a ConvNet as they are, and an `MLP` flattens them itself.
+    """
+    require_type("pairs", pairs, Pairs, "use kontrast.data.make_pairs")
+    return _contrastive(pairs, loss_of_pairs(loss, pairs))
+
+
+def _contrastive(pairs: Pairs, loss: PairLoss) -> Problem:
     return Problem(
-        inputs=pairs.rows,
-        objective=objective,
+        inputs=pairs.x,
+        objective=lambda outputs: loss(pairs, outputs),
         size=pairs.n_anchors,
-        subset=lambda anchors: contrastive_problem(pairs.subset(anchors), loss),
+        subset=lambda anchors: _contrastive(pairs.subset(anchors), loss),
     )
 
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from kontrast.errors import InputError
 from kontrast.kernels.blocks import Division, divide, each_block
 from kontrast.kernels.empirical import by_a_plan, plans_to_try, prepared
-from kontrast.kernels.network import Select, require_finite_parameters, require_state, undisturbed
+from kontrast.kernels.network import require_finite_parameters, undisturbed
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan
 from kontrast.linalg import KernelComparison, KernelDrift
 from kontrast.memory import budget_bytes
+from kontrast.nets import Select, require_state
 from kontrast.progress import Advance, progress_bar
 
 

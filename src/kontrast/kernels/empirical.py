@@ -21,7 +21,6 @@ from kontrast.kernels.blocks import fill
 from kontrast.kernels.mlp_tangents import mlp_plan
 from kontrast.kernels.network import (
     Network,
-    Select,
     check_rows,
     network_of,
     refuse_dependent_rows,
@@ -29,6 +28,7 @@ from kontrast.kernels.network import (
 )
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.tangents import Plan, RecordedPlan, UnplannedError, jacobian_plan, plan_for
+from kontrast.nets import Select
 
 T = TypeVar("T")
 

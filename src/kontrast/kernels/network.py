@@ -6,7 +6,7 @@ or leaves the output to chance is refused before any work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kontrast.checks import require_rows, require_type
+from kontrast.checks import require_rows
 from kontrast.errors import InputError
-from kontrast.nets import MLP, Parameters, PureFunction, pure_function
+from kontrast.nets import (
+    MLP,
+    Parameters,
+    PureFunction,
+    Select,
+    at_point,
+    plain_name,
+    pure_function,
+    select_output,
+    unwrapped,
+)
 from kontrast.threads import as_many_threads_as_cores_are_idle
 
 # How far two evaluations of the same number may differ, relative to its scale.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
-FEW_NAMES = 3  # that a message tells
 WITNESSES = 16  # rows for which a module must give the same outputs alone, in another order and again
 HALF = (torch.bfloat16, torch.float16)
-
-Select = str | int | Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,23 +85,12 @@ def network_of(
     buffers = dict(module.named_buffers())
     point: dict[str, Tensor] = dict(own)
     if parameters is not None:
-        point, buffers = _at_point(module, own, buffers, parameters)
+        point, buffers = at_point(module, parameters)
     _require_one_home(what, {**point, **buffers}, own)
     dtype = torch.promote_types(next(iter(point.values())).dtype, torch.float32)
     detached = {name: p.detach().to(dtype).requires_grad_() for name, p in point.items()}
     function = _differentiable(module, {name: _wide(b) for name, b in buffers.items()}, output)
     return Network(module, function, detached, _selected(own, only), output)
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel`."""
-    while True:
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            module = module.module
-        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
-            module = inner
-        else:
-            return module
 
 
 @contextmanager
@@ -135,7 +131,10 @@ def _differentiable(module: nn.Module, buffers: Mapping[str, Tensor], output: Se
 
     Recurrent layers run without cuDNN, which has no derivative in eval mode.
     """
-    function = pure_function(module, buffers=buffers, select=lambda result: _picked(result, output, module))
+    plain = output is None and isinstance(module, MLP)  # its way is shorter without a choice
+    function = pure_function(
+        module, buffers=buffers, select=None if plain else lambda result: select_output(result, output, module)
+    )
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
 
     def on_a_copy(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -146,93 +145,6 @@ def _differentiable(module: nn.Module, buffers: Mapping[str, Tensor], output: Se
             return function(parameters, x.clone())
 
     return on_a_copy
-
-
-def _picked(result: Any, output: Select | None, module: nn.Module) -> Tensor:
-    """The tensor that `output` names in what the module returned."""
-    what = type(module).__name__
-    try:
-        if callable(output):
-            result = output(result)
-        elif isinstance(output, str) and not isinstance(result, Mapping):
-            result = getattr(result, output)
-        elif output is not None:
-            result = result[output]
-    except (KeyError, IndexError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"{what} returns {_contents(result)}, which has no output={output!r}; name one it has, or pass a function"
-        ) from error
-    if isinstance(result, Tensor):
-        return result
-    said = "" if output is None else f" at output={output!r}"
-    raise InputError(
-        f"{what} must return one tensor, got {_contents(result)}{said}; choose one with output=, a name, a number or a "
-        "function of what the module returns"
-    )
-
-
-def _contents(result: Any) -> str:
-    """The kind of a result and the names or number of its parts."""
-    kind = type(result).__name__
-    if isinstance(result, Mapping):
-        return f"{kind} with {sorted(map(str, result))}"
-    return f"{kind} of {len(result)}" if isinstance(result, list | tuple) else kind
-
-
-def _at_point(
-    module: nn.Module, own: Mapping[str, Tensor], buffers: Mapping[str, Tensor], given: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters and buffers at another point: a whole state_dict, or the parameters alone if there is nothing else."""
-    require_state("parameters", given)
-    known = {_plain(name): name for name in (*own, *buffers)}
-    # Tied parameters stand in a state_dict under all of their names; here under the first.
-    point = {known[_plain(name)]: value for name, value in given.items() if _plain(name) in known}
-    strange = [name for name in given if _plain(name) not in known]
-    tied = [
-        name for name in strange if any(given[name] is value or _same(given[name], value) for value in point.values())
-    ]
-    missing, unknown = [name for name in own if name not in point], [name for name in strange if name not in tied]
-    if missing or unknown:
-        parts = [f"no {_some(missing)}"] * bool(missing)
-        parts += [f"{_some(unknown)}, which the net has not"] * bool(unknown)
-        raise InputError(
-            f"parameters hold {' and '.join(parts)}; pass the state_dict() of a module built like this one"
-        )
-    stored = module.state_dict()
-    left_out = [name for name, b in buffers.items() if name in stored and b.is_floating_point() and name not in point]
-    if left_out:
-        raise InputError(
-            f"parameters hold no {left_out[0]}, which changes in training as they do ({len(left_out)} such buffers), "
-            "so the network would be half of one point and half of another; pass the whole state_dict() of the point, "
-            "or {**module.state_dict(), **parameters} to keep the module's own"
-        )
-    for name, here in {**own, **buffers}.items():
-        if name in point and point[name].shape != here.shape:
-            kind = "parameter" if name in own else "buffer"
-            raise InputError(f"the net's {kind} {name} has shape {tuple(here.shape)}, got {tuple(point[name].shape)}")
-    return {name: point[name] for name in own}, {name: point.get(name, b) for name, b in buffers.items()}
-
-
-def require_state(name: str, given: object) -> None:
-    """Refuse anything but tensors by name."""
-    require_type(name, given, Mapping, "pass what module.state_dict() gives")
-    assert isinstance(given, Mapping)
-    for key, value in given.items():
-        require_type(f"{name}[{key!r}]", value, Tensor, "pass what module.state_dict() gives")
-
-
-def _some(names: list[str]) -> str:
-    """The first few."""
-    return ", ".join(names[:FEW_NAMES]) + (f" and {len(names) - FEW_NAMES} more" if len(names) > FEW_NAMES else "")
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape
-
-
-def _plain(name: str) -> str:
-    """A parameter's name without what wrappers put before it."""
-    return name.replace("_orig_mod.", "").removeprefix("module.")
 
 
 def _selected(own: Mapping[str, Tensor], only: Iterable[str] | None) -> tuple[str, ...]:
@@ -254,7 +166,7 @@ def _selected(own: Mapping[str, Tensor], only: Iterable[str] | None) -> tuple[st
 
 
 def _matches(name: str, given: str) -> bool:
-    name, given = _plain(name), _plain(given)
+    name, given = plain_name(name), plain_name(given)
     return name == given or name.startswith(given + ".")
 
 

@@ -15,11 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kontrast.checks import require_type
 from kontrast.errors import InputError
 from kontrast.kernels.empirical import prepared, two_rows
-from kontrast.kernels.network import Select, refuse_dependent_rows, undisturbed
+from kontrast.kernels.network import refuse_dependent_rows, undisturbed
 from kontrast.kernels.planning import observe
 from kontrast.kernels.recording import LookupUse
 from kontrast.memory import rows_that_fit
-from kontrast.nets import Parameters
+from kontrast.nets import Parameters, Select
 
 
 class NTKOperator:

@@ -16,11 +16,12 @@ from kontrast.errors import InputError
 from kontrast.kernels.blocks import Division, divide, row_slices
 from kontrast.kernels.contraction import Dense, Gram, Outer, Piece
 from kontrast.kernels.empirical import by_a_plan, filled, plans_to_try, prepared
-from kontrast.kernels.network import Network, Select, require_finite_parameters, undisturbed
+from kontrast.kernels.network import Network, require_finite_parameters, undisturbed
 from kontrast.kernels.planning import Kind, Question
 from kontrast.kernels.projections import MOST_BUCKETS, MOST_SEED, CountSketch, random_directions, rotated
 from kontrast.kernels.sketches import GROUPS, Drawn, NTKSketch, Witnesses
 from kontrast.kernels.tangents import Plan
+from kontrast.nets import Select
 from kontrast.progress import Advance, progress_bar
 
 OUTPUTS = ("all", "sum")

@@ -17,7 +17,7 @@ from kontrast.bounds import Assumption, Bound
 from kontrast.checks import as_whole, require_finite, require_floating, require_rows, require_whole
 from kontrast.errors import InputError
 from kontrast.memory import rows_that_fit
-from kontrast.nets import MLP, Parameters, PureFunction, pure_function
+from kontrast.nets import MLP, Parameters, PureFunction, at_point, pure_function
 
 # Operations whose first derivative (relu) or second derivative (elu) jumps somewhere. `where` is a branch, which may be
 # smooth but cannot be trusted to be.
@@ -133,15 +133,16 @@ def ntk_certificate(
 
     Args:
         function: a module in evaluation mode, or a pure function f(parameters, x) → (n, c).
-        start: θ_0 by name; the kernel is that of all parameters named here.
+        start: θ_0 by name, a whole state_dict() where the module has running statistics, which must be the same at both
+            ends: the chord moves parameters alone. The kernel is that of all parameters named here.
         end: θ_t, by the same names.
         x: the points (n, …).
         order: 1 or 2.
         nodes: a fixed number of points, 3, 5, 9, 17, …; by default as many as needed, up to 65.
         memory: bytes to work in; by default half of what is free. Points go in blocks that fit; small ones repeat work.
     """
+    f, start, end = _points(function, start, end)
     _check(start, end, x, order, nodes)
-    f = pure_function(function) if isinstance(function, nn.Module) else function
     origin = {name: p.detach() for name, p in start.items()}
     step = {name: end[name].detach().to(p) - p for name, p in origin.items()}
     kinks = _kinks(function, f, origin, x)
@@ -171,6 +172,26 @@ def ntk_certificate(
             Assumption("quadrature", share <= RESOLVED, f"its error is {share:.1%} of the bound, {len(kernels)} nodes"),
         ),
     )
+
+
+def _points(
+    function: nn.Module | PureFunction, start: Mapping[str, Tensor], end: Mapping[str, Tensor]
+) -> tuple[PureFunction, Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """The function with the buffers of the two points, and their parameters; refuses points of different buffers."""
+    if not isinstance(function, nn.Module):
+        return function, start, end
+    own = dict(function.named_parameters())
+    if not own.keys() <= start.keys():  # some parameters: the others, and the buffers, are the module's own
+        return pure_function(function), start, end
+    (first, buffers), (last, others) = (at_point(function, s, name) for name, s in (("start", start), ("end", end)))
+    for name, b in buffers.items():
+        if b.is_floating_point() and not torch.equal(b, others[name].to(b)):
+            raise InputError(
+                f"start and end hold different {name}, but the chord between them moves parameters alone; take the "
+                "statistics of one point at both ends, as in {**start, **{name: end[name] for name, _ in "
+                "module.named_parameters()}}"
+            )
+    return pure_function(function, buffers=buffers), first, last
 
 
 @dataclass(frozen=True, eq=False)

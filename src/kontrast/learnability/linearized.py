@@ -223,7 +223,9 @@ def linearization_gap(
     model, trained = carried.model, _trained(module)
     recorders: dict[str, Recorder] = {
         "move": distance_from(model.origin),
-        "drift": lambda now: (empirical_ntk(module, problem.inputs, parameters=now.parameters) - carried.kernel).norm(),
+        "drift": lambda now: (
+            empirical_ntk(module, problem.inputs, parameters={**model.buffers, **now.parameters}) - carried.kernel
+        ).norm(),
     }
     if new_inputs is not None:
         recorders["new"] = lambda now: _without_gradients(model, now.parameters, new_inputs)

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kontrast.checks import require_finite_not_negative, require_same_shape, require_shape
+from kontrast.checks import require_finite, require_finite_not_negative, require_same_shape, require_shape
 from kontrast.errors import InputError
 from kontrast.linalg.eigen import extreme_eigenvalues
-from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution
+from kontrast.linalg.operators import Matrix, require_real_matrix, require_symmetric, resolution, sampled_asymmetry
 from kontrast.memory import rows_that_fit
 
 SAME_POINTS = "over the same points in the same order"
 STRIP_BYTES = 2**26  # strips beyond this gain no speed and cost memory
+NEARLY_SYMMETRIC = 0.01  # of the largest entry: a square matrix closer to its transpose is hardly one of features
+ROUNDED = 4  # units in the last place that a mean of equal numbers may be off
 
 
 @dataclass(frozen=True)
@@ -86,34 +88,30 @@ def kernel_alignment(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> 
     return _cosine(sums, "a kernel of zeros has no direction to compare")
 
 
-def cka(K1: Matrix, K2: Matrix, *, memory: float | None = None) -> float:
-    """Centred kernel alignment (Cortes et al. 2012; Kornblith et al. 2019): `kernel_alignment` of H K1 H and H K2 H.
+def cka(A: Matrix, B: Matrix, *, memory: float | None = None) -> float:
+    r"""Centred kernel alignment (Cortes et al. 2012; Kornblith et al. 2019) of kernels or features of the same points.
 
-    H = I − 11^T/n. In [0, 1] for kernels; blind to rotations and scalings of features. Two passes: means first, since
-    sums of uncentred products cancel to nothing on kernels that are nearly constant.
+    `kernel_alignment` of H K H and H L H with H = I − 11^T/n. In [0, 1] for kernels; blind to rotations, scalings and
+    shifts of features. Each argument on its own is a kernel (n, n) or features (n, d), which stand for their linear
+    kernel Z Z^T:
+
+    * what is square and symmetric is a kernel. Features that happen to be both count as one too: pass Z @ Z.T.
+    * what is square and symmetric to within a hundredth but not to rounding could be either, and is refused.
+    * anything else with n rows is features.
+
+    Features on both sides with d < n meet as $\|Z^\top H Y\|_F^2 / (\|Z^\top H Z\|_F \|Y^\top H Y\|_F)$, and those
+    beside a kernel in strips, so that (n, n) is never formed for them. Two passes: means first, since sums of uncentred
+    products cancel to nothing on kernels that are nearly constant.
     """
-    _require_kernels(K1, K2)
-    for K, name in ((K1, "K1"), (K2, "K2")):
-        require_symmetric(K, name)
-    n = K1.shape[0]
-    means: list[list[Tensor]] = [[], []]
-    for _, pair in strips([K1, K2], memory):
-        for rows, strip in zip(means, pair, strict=True):
-            rows.append(strip.mean(1))
-    row_means = [torch.cat(rows) for rows in means]
-    sums, sizes = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for start, pair in strips([K1, K2], memory):
-        stop = start + len(pair[0])
-        sizes += torch.stack([strip.square().sum() for strip in pair]).cpu()
-        # In place: the strips are this function's own copies. K − r_i − r_j + mean, r the row means of a symmetric K.
-        for strip, r in zip(pair, row_means, strict=True):
-            strip.sub_(r).sub_(r[start:stop, None]).add_(r.mean())
-        a, b = pair
-        sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]).cpu()
-    noise = torch.tensor([resolution(K1), resolution(K2)], dtype=torch.float64)
-    # What rounding of the entries leaves of a constant kernel: its centred norm counts as zero.
-    sums[1:] *= sums[1:] > noise.square() * sizes
-    return _cosine(sums, f"a kernel that is constant over its {n} points is zero once centred")
+    n = _require_same_points(A, B)
+    # Features at least as wide as they are long are no larger as a kernel. From here on, (n, n) is a kernel.
+    A, B = (
+        _linear_kernel(Z, name, memory) if not _is_kernel(Z, name) and Z.shape[1] >= n else Z
+        for name, Z in (("A", A), ("B", B))
+    )
+    narrow = A.shape[1] < n and B.shape[1] < n
+    sums = (_sums_of_features if narrow else _sums_of_kernels)(A, B, memory)
+    return _cosine(sums, f"what is constant over its {n} points, a kernel or features, is zero once centred")
 
 
 def kernel_drift(K: Matrix, K0: Matrix, *, memory: float | None = None) -> KernelDrift:
@@ -146,21 +144,17 @@ def strips(
     matrices: list[Matrix], memory: float | None, *, names: tuple[str, ...] = ("K1", "K2")
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Row strips of all matrices together, as float64 copies, with the index of their first row."""
-    n, width = matrices[0].shape
+    n, widths = len(matrices[0]), [K.shape[1] for K in matrices]
     tensors = [K for K in matrices if isinstance(K, Tensor)]
     device = tensors[0].device if tensors else torch.device("cpu")
-    bytes_per_row = 8 * width * (len(matrices) + 2)  # the copies and two products on the way
+    bytes_per_row = 8 * (sum(widths) + 2 * max(widths))  # the copies and two products on the way
     if memory is None:
         memory = max(STRIP_BYTES, bytes_per_row)
     height = rows_that_fit(bytes_per_row, n, memory=memory, device=device, what="a kernel strip")
     for start in range(0, n, height):
         strips = []
         for K, name in zip(matrices, names, strict=False):
-            rows = K[start : start + height]
-            if isinstance(rows, Tensor):
-                strip = rows.detach().to(device=device, dtype=torch.float64, copy=True)
-            else:
-                strip = torch.from_numpy(np.array(rows, dtype=np.float64)).to(device)
+            strip = _in_double(K[start : start + height], device)
             if not torch.isfinite(strip).all():
                 raise InputError(
                     f"{name} holds NaN or infinite values in rows {start} to {start + len(strip) - 1}; "
@@ -168,6 +162,107 @@ def strips(
                 )
             strips.append(strip)
         yield start, strips
+
+
+def _sums_of_kernels(A: Matrix, B: Matrix, memory: float | None) -> Tensor:
+    """The sums (⟨K, L⟩, ‖K‖², ‖L‖²) of two centred kernels; of features (n, d < n) on one side, strip by strip."""
+    pair, n = [A, B], len(A)
+    centers: list[list[Tensor]] = [[], []]
+    for _, both in strips(pair, memory, names=("A", "B")):
+        for found, strip in zip(centers, both, strict=True):
+            found.append(strip.mean(1) if strip.shape[1] == n else strip)
+    centered = [torch.cat(found) for found in centers]  # row means of a kernel, or all rows of features
+    centered = [found - found.mean(0) if found.ndim == 2 else found for found in centered]
+    sums, floors = torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    for start, both in strips(pair, memory, names=("A", "B")):
+        floors += torch.stack([strip.square().sum() for strip in both]).cpu()
+        a, b = (_rows_of_centered(strip, start, known) for strip, known in zip(both, centered, strict=True))
+        sums += torch.stack([(a * b).sum(), a.square().sum(), b.square().sum()]).cpu()
+    return _without_rounding(sums, floors, pair)
+
+
+def _rows_of_centered(strip: Tensor, start: int, known: Tensor) -> Tensor:
+    """Rows of the centred kernel, by its row means or by all centred rows of its features."""
+    at = slice(start, start + len(strip))
+    if known.ndim == 2:
+        return known[at] @ known.mT
+    # In place: strips are copies. K − r_i − r_j + mean, r the row means of a symmetric K.
+    return strip.sub_(known).sub_(known[at, None]).add_(known.mean())
+
+
+def _sums_of_features(A: Matrix, B: Matrix, memory: float | None) -> Tensor:
+    """The sums (⟨K, L⟩, ‖K‖², ‖L‖²) of the centred linear kernels of features, from their (d, d) moments."""
+    pair, n = [A, B], len(A)
+    means, floors = [torch.zeros(()), torch.zeros(())], torch.zeros(2, dtype=torch.float64)
+    for _, both in strips(pair, memory, names=("A", "B")):
+        means = [mean.to(strip) + strip.sum(0) / n for mean, strip in zip(means, both, strict=True)]
+    moments = [torch.zeros(()) for _ in range(3)]
+    for _, both in strips(pair, memory, names=("A", "B")):
+        floors += torch.stack([strip.square().sum() for strip in both]).cpu()
+        z, y = (strip.sub_(mean) for strip, mean in zip(both, means, strict=True))
+        moments = [M.to(z) + part for M, part in zip(moments, (z.mT @ y, z.mT @ z, y.mT @ y), strict=True)]
+    return _without_rounding(torch.stack([M.square().sum() for M in moments]).cpu(), floors, pair)
+
+
+def _without_rounding(sums: Tensor, sizes: Tensor, pair: list[Matrix]) -> Tensor:
+    """The sums with zero for the squared norm of what rounding of its entries leaves of a constant kernel.
+
+    `sizes` are Σ K² of kernels and Σ Z² of features.
+    """
+    for i, (Z, size) in enumerate(zip(pair, sizes, strict=True), start=1):
+        features = Z.shape[1] < len(Z)
+        floor = (resolution(Z) * ROUNDED if features else resolution(Z)) ** 2 * size
+        sums[i] *= sums[i] > (floor.square() if features else floor)
+    return sums
+
+
+def _linear_kernel(Z: Matrix, name: str, memory: float | None) -> Tensor:
+    """Z Z^T of features (n, d), centred, in float64, from blocks of columns."""
+    n, d = Z.shape
+    device = Z.device if isinstance(Z, Tensor) else torch.device("cpu")
+    budget = max(STRIP_BYTES, 16 * n) if memory is None else memory
+    width = rows_that_fit(16 * n, d, memory=budget, device=device, what="a block of features")
+    K, size, left = torch.zeros(n, n, dtype=torch.float64, device=device), 0.0, 0.0
+    for first in range(0, d, width):
+        block = _in_double(Z[:, first : first + width], device)
+        require_finite(name, block)
+        size += float(block.square().sum())
+        block -= block.mean(0)
+        left += float(block.square().sum())
+        K.addmm_(block, block.mT)
+    return K if left > (ROUNDED * resolution(Z)) ** 2 * size else K.zero_()
+
+
+def _in_double(part: Matrix, device: torch.device) -> Tensor:
+    """A copy of a part of a matrix in float64."""
+    if isinstance(part, Tensor):
+        return part.detach().to(device=device, dtype=torch.float64, copy=True)
+    return torch.from_numpy(np.array(part, dtype=np.float64)).to(device)
+
+
+def _require_same_points(A: Matrix, B: Matrix) -> int:
+    """The number n of points; refuses what has no n rows."""
+    for name, Z in (("A", A), ("B", B)):
+        require_real_matrix(Z, name)
+        require_shape(name, Z, ("n", "d"), f"pass a kernel (n, n) or features (n, d), such as {name}.flatten(1)")
+    if len(A) != len(B):
+        raise InputError(f"A has {len(A)} rows and B {len(B)}; compare kernels or features {SAME_POINTS}")
+    return len(A)
+
+
+def _is_kernel(Z: Matrix, name: str) -> bool:
+    """Whether it is square and symmetric; refuses one that is almost."""
+    if Z.shape[0] != Z.shape[1]:
+        return False
+    asymmetry, size = sampled_asymmetry(Z, name)
+    if asymmetry <= math.sqrt(resolution(Z)) * size:
+        return True
+    if asymmetry > NEARLY_SYMMETRIC * size:
+        return False
+    raise InputError(
+        f"{name} is square and nearly symmetric: entries differ from their mirror images by up to {asymmetry:.2g} "
+        f"(largest entry {size:.2g}); for a kernel pass ({name} + {name}.T) / 2, for features {name} @ {name}.T"
+    )
 
 
 def _require_kernels(K1: Matrix, K2: Matrix) -> None:

@@ -157,22 +157,29 @@ def _numpy_product(matrix: Any) -> Callable[[Tensor], Tensor]:
 def require_symmetric(matrix: Matrix, name: str, *, n_sampled: int = 256) -> None:
     """Refuse a matrix that is not square or, on `n_sampled` evenly spaced rows and columns, not symmetric.
 
-    A sample, so that a memory-mapped matrix of gigabytes is not read twice. Kernels computed tile by tile differ from
-    their transpose by rounding, which passes.
+    Kernels computed tile by tile differ from their transpose by rounding, which passes.
+    """
+    asymmetry, size = sampled_asymmetry(matrix, name, n_sampled=n_sampled)
+    if asymmetry > math.sqrt(resolution(matrix)) * size:
+        raise _not_symmetric(name, asymmetry, size)
+
+
+def sampled_asymmetry(matrix: Matrix, name: str, *, n_sampled: int = 256) -> tuple[float, float]:
+    """The largest |K_ij − K_ji| and the largest |K_ij| on `n_sampled` evenly spaced rows and columns.
+
+    A sample, so that a memory-mapped matrix of gigabytes is not read twice.
     """
     n = _size_of(matrix, None, name)
     rows = np.unique(np.linspace(0, n - 1, min(n, n_sampled)).round().astype(int))
     if isinstance(matrix, Tensor):
         if matrix.layout != torch.strided:
-            return
+            return 0.0, 0.0
         index = torch.from_numpy(rows).to(matrix.device)
         block = matrix[index[:, None], index[None, :]].to(torch.float64)
     else:
         block = torch.from_numpy(np.asarray(matrix[np.ix_(rows, rows)], dtype=np.float64))
     require_finite(name, block)
-    asymmetry, size = float((block - block.mT).abs().max()), float(block.abs().max())
-    if asymmetry > math.sqrt(resolution(matrix)) * size:
-        raise _not_symmetric(name, asymmetry, size)
+    return float((block - block.mT).abs().max()), float(block.abs().max())
 
 
 def _not_symmetric(name: str, asymmetry: float, size: float) -> InputError:

@@ -1,7 +1,8 @@
 """Named losses of self-supervised learning, as pure functions; `LossModule` makes an `nn.Module` of any of them.
 
-Each returns a `LossValue`: `total` is the scalar to train on, `terms` are its named parts. Conventions differ between
-libraries, so each docstring states its own: what is normalised, which pairs are negatives, which entries are averaged.
+Each returns a `LossValue`, which behaves as a scalar tensor does, `backward()` included, and has its named parts as
+`terms`. Conventions differ between libraries, so each docstring states its own: what is normalised, which pairs are
+negatives, which entries are averaged.
 Wherever embeddings are normalised, a zero embedding counts as the zero vector and has a finite gradient.
 """
 
@@ -43,7 +44,7 @@ def info_nce(
     r"""InfoNCE (van den Oord et al. 2018) with in-batch negatives of the key view, as in CLIP.
 
     $\frac1n \sum_i -\log \big(e^{q_i^\top k_i/τ} / \sum_j e^{q_i^\top k_j/τ}\big)$: cross-entropy over the n keys, the
-    positive among them, n − 1 negatives. `info_nce(query, key).total.backward()` trains. Terms: `alignment` (mean of
+    positive among them, n − 1 negatives. `info_nce(query, key).backward()` trains. Terms: `alignment` (mean of
     −s⁺/τ) and `uniformity` (mean log of the denominator).
 
     Args:
@@ -71,7 +72,7 @@ def nt_xent(
 
     The positive of a row is always its twin in the other view, and it stands in the denominator. The defaults are
     SimCLR's and equal the `NTXentLoss` of pytorch-metric-learning on both views concatenated.
-    `nt_xent(view_a, view_b).total.backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and `uniformity` (mean log of
+    `nt_xent(view_a, view_b).backward()` trains. Terms: `alignment` (mean of −s⁺/τ) and `uniformity` (mean log of
     the denominator).
 
     Args:
@@ -92,7 +93,7 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.07
 
     $\frac1n \sum_i -\log \big(e^{q_i^\top k_i/τ} / (e^{q_i^\top k_i/τ} + \sum_j e^{q_i^\top c_j/τ})\big)$ with $c_j$
     the queue; other keys of the batch are no negatives. `key` and `queue` are detached: only `query` has a gradient.
-    The caller fills the queue and moves the key encoder. `moco(query, key, queue).total.backward()` trains. Terms:
+    The caller fills the queue and moves the key encoder. `moco(query, key, queue).backward()` trains. Terms:
     `alignment` (mean of −s⁺/τ) and `uniformity` (mean log of the denominator).
 
     Args:
@@ -122,7 +123,7 @@ def triplet(
 
     The mean is over **all** triplets, also those at zero; pytorch-metric-learning's default averages the nonzero ones,
     its `MeanReducer` gives this loss. Embeddings are not normalised unless the distance is "cosine".
-    `triplet(anchor, positive, negative).total.backward()` trains. Term: `hinge`, the loss itself.
+    `triplet(anchor, positive, negative).backward()` trains. Term: `hinge`, the loss itself.
 
     Args:
         anchor: Embeddings (n, z).
@@ -150,7 +151,7 @@ def spectral_contrastive(view_a: Tensor, view_b: Tensor) -> LossValue:
     $-\frac2n \sum_i a_i^\top b_i + \frac{1}{n(n-1)} \sum_{i \neq j} (a_i^\top b_j)^2$: unbiased for
     $-2\,\mathbb{E}[f(x)^\top f(x^+)] + \mathbb{E}[(f(x)^\top f(x'))^2]$, which is $\|\bar A - F F^\top\|_F^2$ up to a
     constant. Plain dot products, nothing is normalised; the squares run over distinct samples across the two views.
-    `spectral_contrastive(view_a, view_b).total.backward()` trains. Terms: `attraction`, `repulsion`.
+    `spectral_contrastive(view_a, view_b).backward()` trains. Terms: `attraction`, `repulsion`.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2.
@@ -169,7 +170,7 @@ def supcon(features: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Los
     $\mathrm{mean}_i \frac{1}{|P(i)|} \sum_{p \in P(i)} -\log \big(e^{s_{ip}/τ} / \sum_{a \neq i} e^{s_{ia}/τ}\big)$.
     Rows without a positive are left out of the mean (the loss is 0 when there is none at all), as in the loss of this
     name in pytorch-metric-learning. With distinct labels and v = 2 it is `nt_xent`.
-    `supcon(features, labels).total.backward()` trains. Terms: `alignment` (mean of −s/τ over positives) and
+    `supcon(features, labels).backward()` trains. Terms: `alignment` (mean of −s/τ over positives) and
     `uniformity` (mean log of the denominator).
 
     Args:
@@ -214,7 +215,7 @@ def vicreg(
     - `covariance` × sum over the two views of the squared off-diagonal covariances, divided by z.
 
     Variance and covariance are unbiased (n − 1). A dimension without variance is safe: ε is below the root.
-    `vicreg(view_a, view_b).total.backward()` trains. Terms: `invariance`, `variance` and `covariance`, weights applied.
+    `vicreg(view_a, view_b).backward()` trains. Terms: `invariance`, `variance` and `covariance`, weights applied.
 
     Args:
         view_a: Embeddings (n, z), n ≥ 2; not normalised.
@@ -246,7 +247,7 @@ def barlow_twins(view_a: Tensor, view_b: Tensor, *, redundancy: float = 0.005, e
 
     C (z, z) is the cross-correlation of the two views over the batch, each standardised as the authors do by a batch
     norm without scale: biased variance (n) plus ε below the root. A dimension without variance has C = 0, safely. Sums
-    over dimensions, not means. `barlow_twins(view_a, view_b).total.backward()` trains. Terms: `diagonal` and
+    over dimensions, not means. `barlow_twins(view_a, view_b).backward()` trains. Terms: `diagonal` and
     `off_diagonal`, weights applied.
 
     Args:
@@ -266,7 +267,7 @@ def non_contrastive(prediction: Tensor, target: Tensor) -> LossValue:
     r"""Negative cosine similarity of SimSiam (Chen and He 2021, eq. (1)): $-\frac1n \sum_i \cos(p_i, t_i)$.
 
     `target` is detached, the stop-gradient without which the loss collapses. One direction only; SimSiam averages
-    (p₁, z₂) and (p₂, z₁). BYOL's loss ‖p̄ − t̄‖² is 2 + 2 × this. `non_contrastive(prediction, target).total.backward()`
+    (p₁, z₂) and (p₂, z₁). BYOL's loss ‖p̄ − t̄‖² is 2 + 2 × this. `non_contrastive(prediction, target).backward()`
     trains. Term: `alignment`, the loss.
 
     Args:

@@ -141,7 +141,7 @@ class ContrastiveLoss:
     r"""Paper A, eq. (1): the mean over anchors of `link` applied to the `similarity` of each anchor with its pairs.
 
     `ContrastiveLoss(Cosine(), Linear())` is the loss of the paper's experiments on a constant NTK. The terms are those
-    of the link, and `ContrastiveLoss(…)(…).total` is the scalar to train on.
+    of the link, and `ContrastiveLoss(…)(…).backward()` trains.
     """
 
     similarity: Similarity

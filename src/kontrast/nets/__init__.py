@@ -1,6 +1,16 @@
 """Networks: the papers' MLP, activations, frozen features; any module as a pure function, linearised, its curvature."""
 
 from kontrast.nets.activations import ACTIVATIONS, Activation, Pointwise, activation_from, leaky_relu
+from kontrast.nets.builders import (
+    IN_PYTHON,
+    Build,
+    build_network,
+    builder_file_digest,
+    builder_from,
+    failure_of,
+    named_builder,
+    takes_width,
+)
 from kontrast.nets.curvature import hessian_norm, two_layer_hessian_norm
 from kontrast.nets.feature_maps import (
     EncoderFeatures,
@@ -13,45 +23,69 @@ from kontrast.nets.feature_maps import (
 )
 from kontrast.nets.functional import (
     Linearized,
+    ModuleFunction,
     Parameters,
     PureFunction,
+    Select,
+    function_at,
     last_features,
     parameters_of,
     pure_function,
     require_deterministic,
+    select_output,
+    unwrapped,
 )
 from kontrast.nets.mlp import MLP, PARAMETRIZATIONS, check_shape, hidden_activations
 from kontrast.nets.slopes import slopes_of
 from kontrast.nets.stacks import Stack, one_run, stack_of
+from kontrast.nets.states import at_point, plain_name, require_state, require_statistics, statistics_of
 
 __all__ = [
     "ACTIVATIONS",
+    "IN_PYTHON",
     "MLP",
     "PARAMETRIZATIONS",
     "Activation",
+    "Build",
     "EncoderFeatures",
     "FeatureMap",
     "FourierFeatures",
     "Linearized",
+    "ModuleFunction",
     "NetworkFeatures",
     "Parameters",
     "PatchFeatures",
     "Pointwise",
     "PureFunction",
     "ScaledFeatures",
+    "Select",
     "Stack",
     "activation_from",
+    "at_point",
+    "build_network",
+    "builder_file_digest",
+    "builder_from",
     "check_shape",
+    "failure_of",
+    "function_at",
     "hessian_norm",
     "hidden_activations",
     "last_features",
     "leaky_relu",
     "median_distance",
+    "named_builder",
     "one_run",
     "parameters_of",
+    "plain_name",
     "pure_function",
     "require_deterministic",
+    "require_state",
+    "require_statistics",
+    "select_output",
     "slopes_of",
     "stack_of",
+    "statistics_of",
+    "takes_width",
     "two_layer_hessian_norm",
+    "unwrapped",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from kontrast import checks
 from kontrast.errors import InputError
 from kontrast.linalg import spectral_norm
 from kontrast.memory import rows_that_fit
-from kontrast.nets.functional import Parameters, PureFunction, parameters_of, pure_function, require_deterministic
+from kontrast.nets.functional import Parameters, PureFunction, function_at, require_deterministic
 from kontrast.nets.mlp import MLP
 
 
@@ -29,13 +29,14 @@ def hessian_norm(
     module: nn.Module,
     x: Tensor,
     *,
+    parameters: Mapping[str, Tensor] | None = None,
     output: int | None = None,
     tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> HessianNorms:
     r"""The spectral norm of $H^{(z)}(x) = \nabla^2_\theta f_z(x; \theta)$ for every sample and output, by Lanczos.
 
-    For any module with outputs (n, c), at its own parameters; both ends of the spectrum are searched. Each (sample,
+    For any module with outputs (n, c); both ends of the spectrum are searched. Each (sample,
     output) is one Lanczos run of some tens of Hessian-vector products on blocks of two; `two_layer_hessian_norm` is
     exact and far faster where it applies. At a kink (ReLU) automatic differentiation takes φ'' = 0: the result is then
     the norm of the Hessian that exists almost everywhere, and no bound on how fast the gradient can change.
@@ -45,6 +46,8 @@ def hessian_norm(
     Args:
         module: Any module in evaluation mode, or without dropout and batch normalisation.
         x: (n, …).
+        parameters: Another point than the module's own: a whole state_dict(), or the parameters alone of a module
+            without running statistics.
         output: One output instead of all; the result is then (n, 1).
         tolerance: Of the eigenpair's residual, relative to the norm; 1e-10 in float64, 1e-5 in float32.
         generator: Draws the start blocks; seed 0 by default.
@@ -56,10 +59,10 @@ def hessian_norm(
     require_deterministic(module)
     checks.require_floating("x", x)
     checks.require_finite("x", x, "leave those rows out")
-    f, parameters = pure_function(module), parameters_of(module)
+    f, point = function_at(module, parameters)
     try:
         with torch.no_grad():
-            outputs = f(parameters, x)
+            outputs = f(point, x)
     except (RuntimeError, ValueError, IndexError) as error:
         raise InputError(
             f"{type(module).__name__} cannot be evaluated on x, {tuple(x.shape)} of {x.dtype}: "
@@ -70,10 +73,10 @@ def hessian_norm(
     last = outputs.shape[1] - 1
     which = range(last + 1) if output is None else [checks.require_whole("output", output, least=0, most=last)]
     generator = checks.resolve_generator(generator)
-    flat = torch.cat([p.flatten() for p in parameters.values()])
+    flat = torch.cat([p.flatten() for p in point.values()])
     found = [
         spectral_norm(
-            _hessian_of(f, parameters, sample, z),
+            _hessian_of(f, point, sample, z),
             n=len(flat),
             dtype=flat.dtype,
             device=flat.device,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kontrast.data import Dataset, keep_in_memory
-from kontrast.study.map import Build, named_builder
+from kontrast.nets import Build, named_builder
 from kontrast.study.prepare import prepare
 from kontrast.study.running import run_study
 from kontrast.study.spec import StudySpec

@@ -35,11 +35,11 @@ from kontrast.dynamics import OPTIMIZERS
 from kontrast.errors import InputError
 from kontrast.losses import SIMILARITIES, VIEW_LOSSES, link_from, similarity_from, view_loss_from
 from kontrast.memory import total_bytes
-from kontrast.nets import activation_from, check_shape
+from kontrast.nets import activation_from, builder_from, check_shape, takes_width
 from kontrast.study.arrival import plan_pca
 from kontrast.study.draws import load_samples
 from kontrast.study.labels import label_problem
-from kontrast.study.map.networks import builder_from, check_network, model_digest, takes_width
+from kontrast.study.map.networks import check_network, model_digest
 from kontrast.study.map.split import split_for
 from kontrast.study.probes import probe_problem
 from kontrast.study.spec import StudySpec

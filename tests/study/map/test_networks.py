@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from kontrast.data import load
 from kontrast.errors import InputError
-from kontrast.nets import MLP, parameters_of
+from kontrast.nets import MLP, builder_from, named_builder, parameters_of, takes_width
 from kontrast.study import StudySpec, prepare
-from kontrast.study.map import named_builder
-from kontrast.study.map.networks import builder_from, draw_network, takes_width
+from kontrast.study.map.networks import draw_network
 
 TINY = StudySpec(
     data="digits",

@@ -29,7 +29,7 @@ def lemma_9(setting: Setting) -> Evidence:
         pairs = setting.pairs(8, seed=seed)
         net = setting.net(pairs.x, 64, 5, seed=seed, activation=activation, depth=depth)
         problem = contrastive_problem(pairs, loss_of(similarity, link))
-        everywhere = torch.cat([problem.inputs, setting.pairs(4, seed=seed + 1000).rows])  # the pool and new inputs
+        everywhere = torch.cat([problem.inputs, setting.pairs(4, seed=seed + 1000).x])  # the pool and new inputs
         outputs = net(problem.inputs).detach().requires_grad_()
         (slope,) = torch.autograd.grad(problem.objective(outputs), outputs)
         predicted = -torch.einsum("xyij,yj->xi", empirical_ntk(net, everywhere, problem.inputs), slope)

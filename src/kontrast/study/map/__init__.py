@@ -4,7 +4,7 @@ from kontrast.study.map.baselines import BASELINES, CLOSED_FORMS
 from kontrast.study.map.borders import Border
 from kontrast.study.map.findings import TRAINED, MapFindings, as_dict, best_rate, judge
 from kontrast.study.map.measures import OF_RUNS, QUANTITIES
-from kontrast.study.map.networks import Build, check_network, named_builder
+from kontrast.study.map.networks import check_network
 from kontrast.study.map.regimes import RULES, Estimate, MapCell, Regime
 from kontrast.study.map.section import measure, seconds_per_step
 
@@ -16,7 +16,6 @@ __all__ = [
     "RULES",
     "TRAINED",
     "Border",
-    "Build",
     "Estimate",
     "MapCell",
     "MapFindings",
@@ -26,6 +25,5 @@ __all__ = [
     "check_network",
     "judge",
     "measure",
-    "named_builder",
     "seconds_per_step",
 ]
