@@ -8,7 +8,7 @@
 """
 
 from kontrast.data.columns import Columns
-from kontrast.data.conventions import ImageShape, channels_first
+from kontrast.data.conventions import ImageShape, channels_first, samples_to_tensor
 from kontrast.data.datasets import (
     Dataset,
     data_digest,
@@ -23,8 +23,10 @@ from kontrast.data.image_views import Affine, Brightness, Contrast, Gray, Horizo
 from kontrast.data.pair_matrix import pair_matrix
 from kontrast.data.pairs import Pairs, draw_negatives, make_pairs
 from kontrast.data.patches import draw_patches
+from kontrast.data.pil_samples import from_pil, is_pil, to_pil
 from kontrast.data.row_views import GaussianNoise, Masking, Mixup, RelativeNoise
 from kontrast.data.view_batches import view_batches
+from kontrast.data.view_parameters import view_parts, view_with_parameters
 from kontrast.data.views import Compose, View, default_view, fit_view, fresh_view, parse_view
 from kontrast.data.writing import check_writable, write_arrays
 
@@ -53,7 +55,9 @@ __all__ = [
     "draw_patches",
     "fit_view",
     "fresh_view",
+    "from_pil",
     "half_moons",
+    "is_pil",
     "keep_in_memory",
     "load",
     "load_data",
@@ -62,6 +66,10 @@ __all__ = [
     "pair_matrix",
     "parse_view",
     "require_contrast",
+    "samples_to_tensor",
+    "to_pil",
     "view_batches",
+    "view_parts",
+    "view_with_parameters",
     "write_arrays",
 ]

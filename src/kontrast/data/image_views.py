@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kontrast.checks import is_number, require_between, require_floating
-from kontrast.data.view_numbers import WrittenView, per_sample, uniform, written
+from kontrast.data.view_numbers import DrawnView, WrittenView, per_sample, uniform, written
 from kontrast.errors import InputError
 
 IMAGES_AT_ONCE = 1024  # a crop's float64 copy and grid take 32 bytes per pixel; in slices they stay small
@@ -18,7 +19,7 @@ LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(DrawnView):
     """A random box of each image, resampled bilinearly to the full size: `RandomResizedCrop((0.5, 1.0))(x, generator)`.
 
     A box covers a share of the image uniform in `area`. `ratio` is its width over its height relative to the image's
@@ -33,14 +34,22 @@ class RandomResizedCrop:
         _require_range("area", self.area, largest=1.0)
         _require_range("ratio", self.ratio, largest=math.inf)
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """A fresh box of each image."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image."""
         _require_images(x, "crop")
-        u = uniform(len(x), 4, generator=generator, device=x.device)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """Area and log ratio of each box before sides are cut, and its centre: 0 the image's, ±1 the borders."""
+        u = uniform(n, 4, generator=generator, device=device)
         area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
         log_ratio = math.log(self.ratio[0]) + math.log(self.ratio[1] / self.ratio[0]) * u[:, 1]
-        sides = torch.stack([area.log() + log_ratio, area.log() - log_ratio], dim=1).div(2).exp().clamp(max=1.0)  # w, h
-        centers = (1 - sides) * (2 * u[:, 2:] - 1)  # in [-1, 1], the coordinates of affine_grid
+        centers = (1 - _sides(area, log_ratio)) * (2 * u[:, 2:] - 1)  # the coordinates of affine_grid
+        return {"area": area, "log ratio": log_ratio, "x": centers[:, 0], "y": centers[:, 1]}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """These boxes of the images."""
+        sides = _sides(numbers["area"], numbers["log ratio"])
+        centers = torch.stack([numbers["x"], numbers["y"]], dim=1)
         # float64 throughout: float32 coordinates are off by 3e-6 pixel values at 28×28, and more for larger images
         boxes = torch.cat([torch.diag_embed(sides), centers[:, :, None]], dim=2)  # (n, 2, 3)
         slices = zip(torch.split(x, IMAGES_AT_ONCE), torch.split(boxes, IMAGES_AT_ONCE), strict=True)
@@ -52,7 +61,7 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
-class HorizontalFlip(WrittenView):
+class HorizontalFlip(WrittenView, DrawnView):
     """Each image mirrored left to right with this probability: `HorizontalFlip(0.5)(x, generator)`."""
 
     name = "flip"
@@ -61,15 +70,21 @@ class HorizontalFlip(WrittenView):
     def __post_init__(self) -> None:
         require_between("probability", self.probability, 0, 1, fix="write flip:0.5")
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image or its mirror image."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image."""
         _require_images(x, self.name)
-        u = uniform(len(x), generator=generator, device=x.device)
-        return torch.where((u < self.probability)[:, None, None, None], x.flip(3), x)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """Whether each image is mirrored."""
+        return {self.name: uniform(n, generator=generator, device=device) < self.probability}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each image or its mirror image."""
+        return torch.where(numbers[self.name][:, None, None, None], x.flip(3), x)
 
 
 @dataclass(frozen=True)
-class Affine(WrittenView):
+class Affine(WrittenView, DrawnView):
     """Each image scaled and turned about its centre, then shifted: p ↦ s R p + t, in one bilinear resampling.
 
     The angle is uniform in ±`rotation` degrees, the shift in ±`shift` of the side along each axis, the factor s in
@@ -89,17 +104,25 @@ class Affine(WrittenView):
         require_between("shift", self.shift, 0, 1, fix=fix)
         require_between("scale", self.scale, 0, 0.99, fix=fix)  # a factor of 0 leaves no image
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image under a fresh map."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image."""
         _require_images(x, self.name)
-        u = 2 * uniform(len(x), 4, generator=generator, device=x.device) - 1
-        return _moved(
-            x, degrees=self.rotation * u[:, 0], shifts=self.shift * u[:, 1:3], factors=1 + self.scale * u[:, 3]
-        )
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """Angles in degrees, anticlockwise; shifts right and down, as parts of the sides; factors."""
+        u = 2 * uniform(n, 4, generator=generator, device=device) - 1
+        shifts = self.shift * u[:, 1:3]
+        factors = 1 + self.scale * u[:, 3]
+        return {"rotation": self.rotation * u[:, 0], "shift x": shifts[:, 0], "shift y": shifts[:, 1], "scale": factors}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each image under its map."""
+        shifts = torch.stack([numbers["shift x"], numbers["shift y"]], dim=1)
+        return _moved(x, degrees=numbers["rotation"], shifts=shifts, factors=numbers["scale"])
 
 
 @dataclass(frozen=True)
-class Brightness(WrittenView):
+class Brightness(WrittenView, DrawnView):
     """Each image times a number of its own, uniform in 1 ± `strength`: `Brightness(0.4)(x, generator)`.
 
     Values are not clamped to [0, 1]: standardised images have other limits, and a clamped pixel has no gradient.
@@ -111,14 +134,21 @@ class Brightness(WrittenView):
     def __post_init__(self) -> None:
         require_between("strength", self.strength, 0, 1, fix="write brightness:0.4")
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image, brighter or darker."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image."""
         _require_images(x, self.name)
-        return x * per_sample(1 + _plus_minus(self.strength, x, generator), x)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """By how much of its value each image is brighter, in ±strength."""
+        return {self.name: _plus_minus(self.strength, n, generator, device)}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each image, brighter or darker."""
+        return x * per_sample(1 + numbers[self.name], x)
 
 
 @dataclass(frozen=True)
-class Contrast(WrittenView):
+class Contrast(WrittenView, DrawnView):
     """Each image's distance from its mean gray value times a number of its own: `Contrast(0.4)(x, generator)`.
 
     The number is uniform in 1 ± `strength`. The mean gray value is one number per image: the mean luminance of three
@@ -131,17 +161,24 @@ class Contrast(WrittenView):
     def __post_init__(self) -> None:
         require_between("strength", self.strength, 0, 1, fix="write contrast:0.4")
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image, harder or softer."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image."""
         _require_images(x, self.name)
-        u = per_sample(_plus_minus(self.strength, x, generator), x)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """By how much each image is harder, in ±strength."""
+        return {self.name: _plus_minus(self.strength, n, generator, device)}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each image, harder or softer."""
+        u = per_sample(numbers[self.name], x)
         channels = x.mean(dim=(2, 3), keepdim=True)
         mean = _luminance(channels) if x.shape[1] == 3 else channels.mean(dim=1, keepdim=True)
         return x + u * (x - mean)  # mean + (1 + u)(x - mean), and x to the bit where u = 0
 
 
 @dataclass(frozen=True)
-class Gray(WrittenView):
+class Gray(WrittenView, DrawnView):
     """Each colour image replaced, with this probability, by its luminance in every channel: `Gray(0.2)(x, generator)`.
 
     Images of one channel are gray already and stay as they are.
@@ -153,18 +190,23 @@ class Gray(WrittenView):
     def __post_init__(self) -> None:
         require_between("probability", self.probability, 0, 1, fix="write gray:0.2")
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image or its gray values."""
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no image, and channels that are no colours."""
         _require_images(x, self.name)
         if x.shape[1] not in (1, 3):
             raise InputError(
                 f"the view gray needs images of 3 channels (red, green, blue) or 1, got {x.shape[1]} channels; "
                 "leave gray out of the view, or pass x[:, :3] where the first three are the colours"
             )
-        # Drawn for one channel too: later views stay the same.
-        u = uniform(len(x), generator=generator, device=x.device)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """Whether each image is turned gray; drawn for one channel too, so that later views stay the same."""
+        return {self.name: uniform(n, generator=generator, device=device) < self.probability}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each image or its gray values."""
         gray = _luminance(x) if x.shape[1] == 3 else x
-        return torch.where((u < self.probability)[:, None, None, None], gray, x)
+        return torch.where(numbers[self.name][:, None, None, None], gray, x)
 
 
 def _moved(x: Tensor, *, degrees: Tensor, shifts: Tensor, factors: Tensor) -> Tensor:
@@ -206,9 +248,14 @@ def _resample(x: Tensor, boxes: Tensor) -> Tensor:
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _plus_minus(strength: float, x: Tensor, generator: torch.Generator) -> Tensor:
+def _sides(area: Tensor, log_ratio: Tensor) -> Tensor:
+    """Width and height (n, 2) of boxes relative to the image's, cut to it."""
+    return torch.stack([area.log() + log_ratio, area.log() - log_ratio], dim=1).div(2).exp().clamp(max=1.0)
+
+
+def _plus_minus(strength: float, n: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """One number per image, uniform in ±strength."""
-    return strength * (2 * uniform(len(x), generator=generator, device=x.device) - 1)
+    return strength * (2 * uniform(n, generator=generator, device=device) - 1)
 
 
 def _luminance(x: Tensor) -> Tensor:

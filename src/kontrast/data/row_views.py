@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from kontrast.checks import require_between, require_finite_not_negative, require_floating
 from kontrast.data.columns import Columns
-from kontrast.data.view_numbers import WrittenView, per_sample, uniform, written
+from kontrast.data.view_numbers import DrawnView, WrittenView, per_sample, uniform, written
 from kontrast.errors import InputError
 
 TO_FLOAT = "convert the samples with x.float()"
@@ -87,7 +88,7 @@ class Masking(WrittenView):
 
 
 @dataclass(frozen=True)
-class Mixup(WrittenView):
+class Mixup(WrittenView, DrawnView):
     """Each sample with a little of another one of its batch, (1 - λ) x_i + λ x_j: `Mixup(0.2)(x, generator)`.
 
     λ is uniform in [0, share], one number per sample, and j uniform among the others. A share of at most one half keeps
@@ -100,13 +101,25 @@ class Mixup(WrittenView):
     def __post_init__(self) -> None:
         require_between("share", self.share, 0, 0.5, fix="write mixup:0.2")
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Each sample, mixed afresh."""
+    def check(self, x: Tensor) -> None:
+        """Refuse whole numbers."""
         require_floating("x", x, TO_FLOAT)
-        n = len(x)
+
+    def drawn(self, n: int, generator: torch.Generator, device: torch.device) -> dict[str, Tensor]:
+        """λ of each sample, and the place in the batch of the one mixed in; one sample is its own, and draws none."""
         if n < 2:
-            return x.clone()
-        lam = per_sample(self.share * uniform(n, generator=generator, device=x.device), x)
-        further = torch.randint(1, n, (n,), generator=generator, device=generator.device).to(x.device)
-        other = (torch.arange(n, device=x.device) + further) % n  # 1 to n-1 places on: never the sample itself
-        return x + lam * (x[other] - x)
+            return {
+                self.name: torch.zeros(n, dtype=torch.float64, device=device),
+                "other": torch.arange(n, device=device),
+            }
+        lam = self.share * uniform(n, generator=generator, device=device)
+        further = torch.randint(1, n, (n,), generator=generator, device=generator.device).to(device)
+        other = (torch.arange(n, device=device) + further) % n  # 1 to n-1 places on: never the sample itself
+        return {self.name: lam, "other": other}
+
+    def applied(self, x: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Each sample mixed with its other one."""
+        if len(x) < 2:
+            return x.clone()  # λ · (x - x) would be NaN where x is infinite
+        lam = per_sample(numbers[self.name], x)
+        return x + lam * (x[numbers["other"]] - x)
