@@ -86,12 +86,13 @@ def test_the_examples_of_dynamics_run_as_they_stand(programs: Programs) -> None:
 
 def test_the_examples_of_learnability_run_as_they_stand(programs: Programs) -> None:
     shown = programs.shown_by("docs/learnability.md")
-    assert len(shown) == 3
+    assert len(shown) == 4
     losses = [float(number) for number in shown[0].splitlines()[0].strip("[]").split(",")]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == 0
     assert float(re.findall(r"tensor\((0\.\d+)", shown[1])[0]) > 0.95
     assert "of the 1000 samples" in shown[2]
+    assert "an error of 0.08 needs about 468 labels (367 to 689), and there are 400" in shown[3]
 
 
 def test_label_efficiency(programs: Programs) -> None:

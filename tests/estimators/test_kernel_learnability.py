@@ -229,6 +229,88 @@ def test_the_same_seed_gives_the_same_curves() -> None:
     assert other.measure([30]).test_error != one.measure([30]).test_error
 
 
+def test_leave_one_out_is_fitting_without_each_sample() -> None:
+    from sklearn.kernel_ridge import KernelRidge
+
+    x, y = X[:60], Y[:60]
+    model = KernelLearnability("linear", relative_ridge=0.05).fit(x, y)
+    found = model.leave_one_out()
+    K, targets = linear_kernel(torch.from_numpy(x)).numpy(), np.eye(3)[y]
+    outputs = np.empty((60, 3))
+    for i in range(60):
+        others = np.arange(60) != i
+        center = targets[others].mean(0)
+        fit = KernelRidge(alpha=model.ridge_, kernel="precomputed").fit(
+            K[np.ix_(others, others)], targets[others] - center
+        )
+        outputs[i] = fit.predict(K[i, others][None])[0] + center
+    np.testing.assert_allclose(found.outputs, outputs, atol=1e-10)
+    squares = ((outputs - targets) ** 2).sum(1) / targets.var(0).sum()
+    assert found.test_error.value == pytest.approx(squares.mean())
+    assert found.standard_error == pytest.approx(squares.std(ddof=1) / math.sqrt(60))
+    assert found.test_error.low < found.test_error.value < found.test_error.high
+    assert found.accuracy.value == pytest.approx((outputs.argmax(1) == y).mean())
+    np.testing.assert_allclose(found.test_error_by_target, ((outputs - targets) ** 2).mean(0) / targets.var(0))
+    assert found.n_samples == 60
+
+
+def test_the_curve_by_leave_one_out_tells_of_more_labels_than_there_are() -> None:
+    """240 labelled samples tell the errors with 30, 240 and 480 of them, measured on others."""
+    x, y = clusters(1400, seed=5)
+    model = KernelLearnability("ntk", relative_ridge=0.05).fit(x[:240], y[:240])
+    curve = model.learning_curve([30, 240, 480], by="leave-one-out")
+    score = model.leave_one_out()
+    assert curve.test_error[1] == pytest.approx(score.test_error.value, rel=1e-12)
+    assert curve.accuracy[1] == pytest.approx(score.accuracy.value)
+    truth = KernelLearnability("ntk", relative_ridge=0.05).fit(x, y).measure([30, 240, 480], n_draws=10)
+    for k in range(3):
+        assert curve.interval[k, 0] <= truth.test_error[k] <= curve.interval[k, 1]
+        assert curve.accuracy_interval[k, 0] <= truth.accuracy[k] <= curve.accuracy_interval[k, 1]
+    np.testing.assert_allclose(curve.test_error, truth.test_error, rtol=0.2)
+    assert curve.learnability is None
+    assert curve.test_error_by_target.shape == (3, 3)
+    assert (np.diff(curve.kappa) < 0).all()
+    assert model.learning_curve([50]).interval is None
+
+
+def test_samples_needed_beyond_those_there_are() -> None:
+    x, y = clusters(120, seed=5)
+    model = KernelLearnability("ntk", relative_ridge=0.05).fit(x, y)
+    error = model.leave_one_out().test_error.value
+    found = model.samples_needed(0.9 * error, by="leave-one-out")
+    assert found.n_samples > 120
+    assert found.low < found.n_samples
+    assert "and there are 120" in found.sentence
+    assert "by='leave-one-out' looks further" in model.samples_needed(0.01).sentence
+    assert model.samples_needed(0.01, by="leave-one-out").n_samples is None
+
+
+def test_the_number_of_features_is_the_rank_of_a_linear_kernel() -> None:
+    rng = np.random.default_rng(0)
+    x = np.c_[rng.normal(size=(50, 80)), np.ones(50)]
+    model = KernelLearnability("linear").fit(x, x[:, 0])
+    assert model._beyond().rank == 81  # 80 that vary, and the intercept
+    assert KernelLearnability("linear").fit(X, Y)._beyond().rank == 7
+    assert math.isinf(KernelLearnability("ntk").fit(x, x[:, 0])._beyond().rank)
+
+
+def test_curves_by_leave_one_out_have_seeds_and_are_forgotten_by_the_next_fit() -> None:
+    one, two, other = (
+        KernelLearnability(random_state=seed).fit(X, Y).learning_curve([60], by="leave-one-out").test_error
+        for seed in (5, 5, 6)
+    )
+    np.testing.assert_array_equal(one, two)
+    assert other != one
+    model = KernelLearnability(random_state=5).fit(X[:100], Y[:100])
+    model.learning_curve([60], by="leave-one-out")
+    np.testing.assert_array_equal(model.fit(X, Y).learning_curve([60], by="leave-one-out").test_error, one)
+    targets = np.c_[X[:, 0], X[:, 1] ** 2] + 100
+    real = KernelLearnability().fit(X, targets)
+    assert real.leave_one_out().accuracy is None
+    assert real.learning_curve([60], by="leave-one-out").accuracy_interval is None
+    np.testing.assert_allclose(real.leave_one_out().outputs.mean(0), targets.mean(0), atol=0.5)
+
+
 REFUSED = [
     ({"kernel": "rbf"}, "kernel must be one of ntk, nngp, linear or a function"),
     ({"kernel": 3}, "kernel must be one of"),
@@ -294,14 +376,30 @@ def test_bad_sizes_are_refused(sizes: Any, fitted: KernelLearnability) -> None:
 
 
 def test_other_bad_calls(fitted: KernelLearnability) -> None:
-    with pytest.raises(InputError, match="by must be one of spectrum, points, got 'kappa'"):
+    with pytest.raises(InputError, match="by must be one of spectrum, points, leave-one-out, got 'kappa'"):
         fitted.learning_curve([3], by="kappa")
+    with pytest.raises(InputError, match="by must be one of spectrum, leave-one-out, got 'points'"):
+        fitted.samples_needed(0.5, by="points")
+    with pytest.raises(InputError, match="n_samples must be a whole number of at least 30"):
+        fitted.learning_curve([20], by="leave-one-out")
+    with pytest.raises(InputError, match="n_samples must be at most 3840, as 16 times"):
+        fitted.learning_curve([240, 4000], by="leave-one-out")
+    with pytest.raises(InputError, match="needs 40 labelled samples, got 30"):
+        KernelLearnability().fit(X[:30], Y[:30]).learning_curve([30], by="leave-one-out")
+    for error in (0, math.nan):
+        with pytest.raises(InputError, match="error must be a share"):
+            fitted.samples_needed(error, by="leave-one-out")
     with pytest.raises(InputError, match="n_draws must be a whole number"):
         fitted.measure([3], n_draws=0)
     for error in (0, 1.5, "small", math.nan):
         with pytest.raises(InputError, match="error must be a share"):
             fitted.samples_needed(error)
-    for call in (lambda m: m.learning_curve([3]), lambda m: m.measure([3]), lambda m: m.samples_needed()):
+    for call in (
+        lambda m: m.learning_curve([3]),
+        lambda m: m.measure([3]),
+        lambda m: m.samples_needed(),
+        lambda m: m.leave_one_out(),
+    ):
         with pytest.raises(NotFittedError):
             call(clone(fitted))
 

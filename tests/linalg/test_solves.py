@@ -26,6 +26,16 @@ def gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
 SIZES = {"seed": integers(0, 2**16), "n": integers(1, 25), "ridge": floats(1e-3, 10)}
 
 
+@given(**SIZES)
+def test_the_inverse_is_the_inverse(seed: int, n: int, ridge: float) -> None:
+    K = gaussian_kernel(*(2 * [randn(n, 3, seed=seed)]))
+    inverse = linalg.RidgeSystem(K, ridge=ridge).inverse()
+    one = torch.eye(n, dtype=K.dtype)
+    torch.testing.assert_close(inverse @ (K + ridge * one), one, rtol=0, atol=1e-9)
+    with pytest.raises(InputError, match="needs a Cholesky factor; pass a torch matrix"):
+        linalg.RidgeSystem(K, ridge=ridge, method="cg").inverse()
+
+
 @given(**SIZES, c=sampled_from([0, 1, 3]))
 def test_cholesky_and_conjugate_gradients_solve_the_system(seed: int, n: int, ridge: float, c: int) -> None:
     x = randn(n, 3, seed=seed)

@@ -20,14 +20,19 @@ from kontrast.estimators.base import ClosedFormEmbedding, all_or_nothing, genera
 from kontrast.estimators.samples import Samples, read_samples
 from kontrast.kernels import InfiniteNetwork, Kernel, NetworkKernel, TangentKernel
 from kontrast.learnability import (
+    CalibratedCurve,
     Eigensystem,
     PointPrediction,
     Prediction,
+    calibrated_curve,
     eigensystem,
     learnability,
+    left_out,
     predict_at_points,
     predict_learning,
 )
+from kontrast.learnability import SamplesNeeded as SamplesNeeded  # part of this module's interface
+from kontrast.linalg import Estimate
 from kontrast.nets import EncoderFeatures
 from kontrast.progress import progress_bar
 
@@ -47,29 +52,47 @@ class LearningCurve:
         test_error: mean squared error at samples without a label in the training set, as a share of the variance of
             the targets: 1 is that of predicting their mean, (k,).
         test_error_by_target: the same for each class or target, (k, c).
-        learnability: of each class or target, (6) of paper D, over all samples, (k, c); predicted always by one κ.
+        learnability: of each class or target, (6) of paper D, over all samples, (k, c); predicted by one κ, and None by
+            leave-one-out, which knows no other samples.
         accuracy: of the largest output at such samples, (k,); None for real targets, and where it was not predicted.
         kappa: paper D's one κ, (k,); None where measured.
         standard_error: of `test_error`, over the training sets that were drawn, (k,); None where predicted.
         accuracy_standard_error: of `accuracy`, likewise.
+        interval: 95 % of `test_error`, (k, 2); by leave-one-out only.
+        accuracy_interval: 95 % of `accuracy`, likewise.
     """
 
     n_samples: tuple[int, ...]
     test_error: Array
     test_error_by_target: Array
-    learnability: Array
+    learnability: Array | None
     accuracy: Array | None = None
     kappa: Array | None = None
     standard_error: Array | None = None
     accuracy_standard_error: Array | None = None
+    interval: Array | None = None
+    accuracy_interval: Array | None = None
 
 
-@dataclass(frozen=True)
-class SamplesNeeded:
-    """The number of labels that brings the error down, None where none does, and a sentence that says why."""
+@dataclass(frozen=True, eq=False)
+class LeaveOneOutScore:
+    """Kernel regression at each of M labelled samples from all the others; intervals are 95 %, over the samples.
 
-    n_samples: int | None
-    sentence: str
+    Attributes:
+        n_samples: M.
+        test_error: mean squared error as a share of the variance of the targets.
+        test_error_by_target: the same for each class or target, (c,).
+        standard_error: of `test_error`.
+        accuracy: of the largest output; None for real targets.
+        outputs: what the others predict at each sample, (M, c); of class labels, one column per class.
+    """
+
+    n_samples: int
+    test_error: Estimate
+    test_error_by_target: Array
+    standard_error: float
+    accuracy: Estimate | None
+    outputs: Array
 
 
 class KernelLearnability(BaseEstimator):  # type: ignore[misc]
@@ -152,6 +175,7 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             chosen = torch.randperm(len(samples), generator=generator)[: int(self.max_samples)].sort().values
         centered, center, labels = _centered(targets[chosen], None if labels is None else labels[chosen])
         K = self._kernel_matrix(samples, chosen)
+        self._calibrated: CalibratedCurve | None = None
         self._system = eigensystem(K)
         self._K = K if K.dtype == torch.float64 else _rebuilt(self._system)
         self._labels = None if labels is None else labels.to(K.device)
@@ -167,9 +191,12 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         return self
 
     def learning_curve(
-        self, n_samples: Sequence[int], *, by: Literal["spectrum", "points"] = "spectrum"
+        self, n_samples: Sequence[int], *, by: Literal["spectrum", "points", "leave-one-out"] = "spectrum"
     ) -> LearningCurve:
-        """The predicted curve, for training sets of each of the sizes `n_samples`, below M, drawn without replacement.
+        """The predicted curve, for training sets of each of the sizes `n_samples`.
+
+        "spectrum" and "points" take the M samples for all there are: sizes are below M, drawn without replacement.
+        "leave-one-out" takes them for the labels there are so far, and tells of new samples and more labels.
 
         Args:
             n_samples: numbers of labelled samples.
@@ -177,10 +204,13 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
                 κ for every sample (`learnability.predict_at_points`), which takes some ten products of (M, M) matrices
                 per size. It is closer where some samples are harder than others, and predicts the accuracy of class
                 labels, from Gaussian outputs: on digits 1 point too high with 16 labels per class, 4 with 8 and 7
-                with 2.
+                with 2. "leave-one-out" (`learnability.calibrated_curve`) answers from M/8 to as many as 16 M, with 95 %
+                intervals, and refuses with the reason where it cannot.
         """
         check_is_fitted(self, "eigenvalues_")
-        require_choice("by", by, ("spectrum", "points"))
+        require_choice("by", by, ("spectrum", "points", "leave-one-out"))
+        if by == "leave-one-out":
+            return _curve_of(self._beyond(), _whole_numbers(n_samples))
         sizes = self._sizes(n_samples)
         found = [self._predicted(n) for n in sizes]
         errors, accuracy = torch.stack([one.unseen_error for one in found]), None
@@ -192,6 +222,23 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             learnability=torch.stack([one.learnability for one in found]).cpu().numpy(),
             accuracy=accuracy,
             kappa=np.array([one.kappa for one in found]),
+        )
+
+    def leave_one_out(self) -> LeaveOneOutScore:
+        """The error and accuracy at each sample of the regression from all the others, exactly: how good it is now.
+
+        Each regression predicts the mean of its own labels plus a function of the kernel, as `measure` does with the
+        mean of all. It costs one inverse, not M regressions.
+        """
+        check_is_fitted(self, "eigenvalues_")
+        found = left_out(self._K, self._given(), ridge=self.ridge_)
+        return LeaveOneOutScore(
+            self.n_samples_,
+            found.error,
+            found.error_by_target.cpu().numpy(),
+            found.standard_error,
+            found.accuracy,
+            found.outputs.cpu().numpy(),
         )
 
     def measure(self, n_samples: Sequence[int], *, n_draws: int = 10) -> LearningCurve:
@@ -218,15 +265,21 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
             accuracy_standard_error=_standard_error(hits) if labeled else None,
         )
 
-    def samples_needed(self, error: float = 0.1) -> SamplesNeeded:
-        """The smallest number of labels whose predicted `test_error`, by the spectrum, is at most `error`.
+    def samples_needed(
+        self, error: float = 0.1, *, by: Literal["spectrum", "leave-one-out"] = "spectrum"
+    ) -> SamplesNeeded:
+        """The smallest number of labels whose predicted `test_error` is at most `error`.
 
+        By the spectrum it is among the M samples; by leave-one-out it may be up to 16 times as many, with an interval.
         Some 64 numbers, evenly spaced on a logarithmic axis, are tried in turn, and the first that reaches the error is
         made exact downwards: the error may rise again above it, as it does at as many samples as features.
         """
         check_is_fitted(self, "eigenvalues_")
         if not is_number(error) or not 0 < error < 1:
             raise InputError(f"error must be a share of the targets' variance between 0 and 1, got {error!r}")
+        require_choice("by", by, ("spectrum", "leave-one-out"))
+        if by == "leave-one-out":
+            return self._beyond().samples_needed(error)
         most = self.n_samples_ - 1
         low = 0
         for n in sorted({round(n) for n in np.geomspace(1, most, GRID)}):
@@ -239,7 +292,8 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         return SamplesNeeded(
             None,
             f"no number of labels among {self.n_samples_} samples brings the predicted error down to {error:.3g}: with "
-            f"{most} it is {self._error(most):.3g}; give more samples, or another kernel, features or relative_ridge",
+            f"{most} it is {self._error(most):.3g}; by='leave-one-out' looks further, or give more samples, another "
+            "kernel, features or relative_ridge",
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -297,7 +351,9 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         return z.flatten(1).to(device=x.device, dtype=x.dtype)
 
     def _kernel_of(self, x: Tensor) -> Tensor:
+        self._most_modes: float = math.inf
         if self.kernel == "linear":
+            self._most_modes = 1 + standardised(x).shape[1]
             return linear_kernel(x)
         if isinstance(self.kernel, str):
             network = InfiniteNetwork(depth=int(self.depth), activation=self.activation)
@@ -306,14 +362,32 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
         return self.kernel(x, x)
 
     def _sizes(self, n_samples: Sequence[int]) -> tuple[int, ...]:
-        given = np.atleast_1d(np.asarray(n_samples, dtype=object))
-        sizes = tuple(require_whole("each of n_samples", n) for n in given.ravel())
-        if not sizes or max(sizes) >= self.n_samples_:
+        sizes = _whole_numbers(n_samples)
+        if max(sizes) >= self.n_samples_:
             raise InputError(
                 f"n_samples must be whole numbers from 1 to {self.n_samples_ - 1}, which leaves one of the "
-                f"{self.n_samples_} samples to test on, got {list(sizes)}"
+                f"{self.n_samples_} samples to test on, got {list(sizes)}; learning_curve(…, by='leave-one-out') tells "
+                "of more"
             )
         return sizes
+
+    def _given(self) -> Tensor:
+        """The labels, or the targets with their mean."""
+        return self._targets + self._center if self._labels is None else self._labels
+
+    def _beyond(self) -> CalibratedCurve:
+        """The curve by leave-one-out, computed on first use."""
+        if self._calibrated is None:
+            generator = generator_of(self.random_state)
+            self._calibrated = calibrated_curve(
+                self._K, self._given(), ridge=self.ridge_, rank=self._rank(), generator=generator
+            )
+        return self._calibrated
+
+    def _rank(self) -> float:
+        """Of the kernel of any samples: that of the M samples where it is lower, or the features of a linear one."""
+        rank = int((self.eigenvalues_ > 0).sum())
+        return rank if rank < self.n_samples_ else self._most_modes
 
     @property
     def _variance(self) -> Tensor:
@@ -372,12 +446,18 @@ class KernelLearnability(BaseEstimator):  # type: ignore[misc]
 
 def linear_kernel(features: Tensor) -> Tensor:
     """Products of standardised features plus those of a constant one, of weight the mean squared norm, (n, n)."""
+    z = standardised(features)
+    return z @ z.mT + float(z.shape[1])  # the mean squared norm of standardised features is their number
+
+
+def standardised(features: Tensor) -> Tensor:
+    """The features that vary, each of mean 0 and deviation 1, in float64."""
     x = features.double()
     x = x / x.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no square overflows
     deviation = x.std(0, correction=0)
     varies = deviation > 1e-12 * x.abs().amax(0)
-    z = (x[:, varies] - x[:, varies].mean(0)) / deviation[varies]
-    return z @ z.mT + float(varies.sum())  # the mean squared norm of standardised features is their number
+    z: Tensor = (x[:, varies] - x[:, varies].mean(0)) / deviation[varies]
+    return z
 
 
 def _rebuilt(system: Eigensystem) -> Tensor:
@@ -432,6 +512,28 @@ def _accuracy(found: PointPrediction, labels: Tensor, offset: Tensor, generator:
     draws = torch.randn(NORMAL_DRAWS, len(offset), generator=generator, dtype=torch.float64).to(offset)
     hits = [((found.outputs + root @ z + offset).argmax(1) == labels).double().mean() for z in draws]
     return float(torch.stack(hits).mean())
+
+
+def _whole_numbers(n_samples: Sequence[int]) -> tuple[int, ...]:
+    given = np.atleast_1d(np.asarray(n_samples, dtype=object)).ravel()
+    if not given.size:
+        raise InputError("n_samples is empty; pass numbers of labelled samples, such as [100, 1000]")
+    return tuple(require_whole("each of n_samples", n) for n in given)
+
+
+def _curve_of(curve: CalibratedCurve, sizes: tuple[int, ...]) -> LearningCurve:
+    errors = [curve.error(n) for n in sizes]
+    accuracies = [one for one in map(curve.accuracy, sizes) if one is not None]
+    return LearningCurve(
+        sizes,
+        test_error=np.array([one.value for one in errors]),
+        test_error_by_target=np.stack([curve.error_by_target(n) for n in sizes]),
+        learnability=None,
+        accuracy=np.array([one.value for one in accuracies]) if accuracies else None,
+        kappa=np.array([curve.kappa(n) for n in sizes]),
+        interval=np.array([(one.low, one.high) for one in errors]),
+        accuracy_interval=np.array([(one.low, one.high) for one in accuracies]) if accuracies else None,
+    )
 
 
 def _standard_error(draws: Array) -> Array:

@@ -18,6 +18,7 @@ from kontrast.learnability.bounds import (
     theorem_b2,
     theorem_b3,
 )
+from kontrast.learnability.calibrated import CalibratedCurve, SamplesNeeded, calibrated_curve
 from kontrast.learnability.domains import (
     Parities,
     circle,
@@ -30,6 +31,7 @@ from kontrast.learnability.domains import (
 )
 from kontrast.learnability.eigenlearning import Prediction, Spectrum, kappa, predict_learning
 from kontrast.learnability.learning_rates import learning_rates
+from kontrast.learnability.left_out import LeftOut, left_out
 from kontrast.learnability.linearized import linearization_gap, linearized_flow, linearized_mse
 from kontrast.learnability.measured import MeasuredLearning, learnability, measure_learning
 from kontrast.learnability.mse import MSETraining, ensemble, mse_training
@@ -38,16 +40,20 @@ from kontrast.learnability.regression import KernelRegression, kernel_regression
 from kontrast.learnability.transfer import Eigensystem, eigensystem, transfer_derivative, transfer_matrix
 
 __all__ = [
+    "CalibratedCurve",
     "Eigensystem",
     "JacobianBall",
     "KernelRegression",
+    "LeftOut",
     "LinearizationConstants",
     "MSETraining",
     "MeasuredLearning",
     "Parities",
     "PointPrediction",
     "Prediction",
+    "SamplesNeeded",
     "Spectrum",
+    "calibrated_curve",
     "circle",
     "circle_spectrum",
     "closed_ball",
@@ -62,6 +68,7 @@ __all__ = [
     "kernel_regression",
     "learnability",
     "learning_rates",
+    "left_out",
     "linearization_constants",
     "linearization_gap",
     "linearized_flow",

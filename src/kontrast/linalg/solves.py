@@ -113,6 +113,13 @@ class RidgeSystem:
             (spread * math.sqrt((1 - m / A.n) / m)).reshape(shape),
         )
 
+    def inverse(self) -> Tensor:
+        """(K + ridge I)⁻¹ itself, in float64, where it is factorised; its diagonal and norm tell what ridges leave."""
+        if not self.is_exact:
+            raise InputError("the inverse needs a Cholesky factor; pass a torch matrix with method='cholesky'")
+        inverse: Tensor = torch.cholesky_inverse(self._cholesky(torch.float64))
+        return inverse
+
     def reduction(self, K_cross: Tensor) -> Tensor:
         r"""$k_*^\top G^{-1} k_*$ for each row of K_cross (m, n): by how much the variance falls at that point.
 
