@@ -4,6 +4,7 @@ from kontrast.diagnosis.inputs.checkpoints import (
     Checkpoint,
     Source,
     find_checkpoints,
+    natural_order,
     read_checkpoint,
     read_checkpoints,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "as_samples",
     "find_checkpoints",
     "has_statistics",
+    "natural_order",
     "read_checkpoint",
     "read_checkpoints",
     "read_views",

@@ -1,0 +1,211 @@
+"""Is training buying anything? Probes of the trained embedding beside its start and everything that needs no training.
+
+With labels: linear probes and nearest neighbours over resampled splits, as paired differences. Without: tasks that need
+no labels, random dichotomies of the samples, learned from some of their views and tested on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import xarray as xr
+from scipy import stats
+from torch import Tensor
+
+from kontrast.diagnosis.embeddings import CLOSED_FORMS, TWINS, Embed, Embedding, embeddings_of, judged
+from kontrast.diagnosis.metrics import neighbor_agreement
+from kontrast.diagnosis.subject import Labelled, Subject
+from kontrast.estimators import knn_probe, linear_probe
+from kontrast.linalg import Estimate
+
+PROBES = {
+    "linear": "test accuracy of a linear probe on standardised dimensions",
+    "knn": "test accuracy of 20 nearest neighbours by cosine similarity",
+}
+TASKS = {
+    "dichotomies": "accuracy at random dichotomies of the samples, learned by ridge regression from half of the views "
+    "and tested on the others",
+    "agreement": "how often the nearest other row by cosine is a view of the same sample",
+}
+TEST_SHARE = 0.3  # of the labelled samples, in every split
+N_DICHOTOMIES = 32
+CHECKPOINT_SPLITS = 5  # in which every checkpoint is probed
+CONFIDENCE = 0.95
+ROWS = 256  # samples that are embedded at once
+
+
+def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, dict[str, str]]:
+    """Scores of every embedding in every split, and why some are missing."""
+    made = embeddings_of(subject)
+    missing = {f"score of {it.name}": it.why for it in made if it.embed is None}
+    tasks = list(PROBES) if subject.labelled is not None else list(TASKS)
+    scores = []
+    for it in made:
+        scores.append(_scores(subject, it, tasks))
+        advance()
+    words = PROBES | TASKS
+    found = xr.Dataset(
+        {
+            "score": (
+                ("embedding", "task", "split"),
+                np.array(scores),
+                {"long_name": "score", "definition": "; ".join(f"{task}: {words[task]}" for task in tasks)},
+            ),
+            "score_dimension": ("embedding", np.array([it.dimension for it in made], dtype=np.int32)),
+        },
+        coords={"embedding": [it.name for it in made], "task": tasks},
+    )
+    if subject.labelled is not None:
+        train, test = _splits(subject, subject.labelled)[0]
+        found.attrs.update({"n_probe_train": len(train), "n_probe_test": len(test)})
+        if len(subject.checkpoints) > 2:
+            found = found.merge(_along_checkpoints(subject), combine_attrs="override")
+    return found, missing
+
+
+def _scores(subject: Subject, it: Embedding, tasks: Sequence[str]) -> np.ndarray:
+    """(task, split); NaN for an embedding that cannot be made."""
+    n = subject.settings.n_splits
+    if it.embed is None:
+        return np.full((len(tasks), n), math.nan)
+    if subject.labelled is None:
+        return _without_labels(subject, it.embed, n)
+    return np.array([list(row) for row in zip(*_probed(subject, subject.labelled, it.embed, n), strict=True)])
+
+
+# --- with labels ----------------------------------------------------------------------------------------------------
+
+
+def _splits(subject: Subject, labelled: Labelled) -> list[tuple[Tensor, Tensor]]:
+    """Rows that train and rows that test; of given test samples a part, so that splits differ as samples of both do."""
+    generator, made = subject.generator(2), []
+    n = len(labelled.y)
+    n_test = max(1, round(TEST_SHARE * n))
+    for _ in range(subject.settings.n_splits):
+        order = torch.randperm(n, generator=generator)
+        test = order[:n_test]
+        if labelled.test_y is not None:
+            m = len(labelled.test_y)
+            test = torch.randperm(m, generator=generator)[: max(1, round((1 - TEST_SHARE) * m))]
+        made.append((order[n_test:], test))
+    return made
+
+
+def _probed(subject: Subject, labelled: Labelled, embed: Embed, n_splits: int) -> list[tuple[float, float]]:
+    """Accuracies of the linear probe and of nearest neighbours in every split."""
+    z = _in_slices(embed, labelled.x)
+    other, other_y = z, labelled.y
+    if labelled.test_x is not None and labelled.test_y is not None:
+        other, other_y = _in_slices(embed, labelled.test_x), labelled.test_y
+    found = []
+    for train, test in _splits(subject, labelled)[:n_splits]:
+        given = (z[train], labelled.y[train], other[test], other_y[test])
+        found.append((linear_probe(*given), knn_probe(*given)))
+    return found
+
+
+def _in_slices(embed: Embed, x: Tensor) -> Tensor:
+    return torch.cat([embed(part).detach().cpu() for part in torch.split(x, ROWS)])
+
+
+def _along_checkpoints(subject: Subject) -> xr.Dataset:
+    """Accuracy of the linear probe at every checkpoint, for how good a choice without labels was."""
+    assert subject.labelled is not None
+    table = []
+    for _, state in subject.checkpoints:
+        probed = _probed(subject, subject.labelled, partial(judged, subject, state), CHECKPOINT_SPLITS)
+        table.append([linear for linear, _ in probed])
+    attributes = {"long_name": "linear probe", "definition": PROBES["linear"]}
+    return xr.Dataset(
+        {"checkpoint_accuracy": (("checkpoint", "checkpoint_split"), np.array(table), attributes)},
+        coords={"checkpoint": list(subject.labels)},
+    )
+
+
+# --- without labels -------------------------------------------------------------------------------------------------
+
+
+def _without_labels(subject: Subject, embed: Embed, n_splits: int) -> np.ndarray:
+    views = subject.views.views
+    n, v = views.shape[:2]
+    z = _in_slices(embed, views.flatten(0, 1)).double().reshape(n, v, -1)
+    generator, half = subject.generator(3), max(1, v // 2)
+    found = []
+    for _ in range(n_splits):
+        rows = torch.randperm(n, generator=generator)[: max(4, round((1 - TEST_SHARE) * n))]
+        signs = 2.0 * torch.randint(2, (len(rows), N_DICHOTOMIES), generator=generator).double() - 1
+        order = torch.randperm(v, generator=generator)
+        some = z[rows][:, order]
+        found.append((_dichotomies(some[:, :half], some[:, half:], signs), neighbor_agreement(some)))
+    return np.array(found).T
+
+
+def _dichotomies(seen: Tensor, unseen: Tensor, signs: Tensor) -> float:
+    """Accuracy of ridge regression at ±1 labels of samples, from some of their views on others."""
+    x, other = seen.flatten(0, 1), unseen.flatten(0, 1)
+    mean, deviation = x.mean(0), x.std(0, correction=0)
+    deviation = torch.where(deviation > 1e-12 * (x.abs().amax(0) + 1e-300), deviation, 1.0)
+    x, other = (x - mean) / deviation, (other - mean) / deviation
+    y = signs.repeat_interleave(seen.shape[1], 0)
+    K = x @ x.mT
+    ridge = 1e-2 * float(K.diagonal().mean()) + 1e-12
+    weights = torch.linalg.solve(K + ridge * torch.eye(len(K), dtype=K.dtype), y)
+    said = (other @ x.mT @ weights).sign()
+    return float((said == signs.repeat_interleave(unseen.shape[1], 0)).double().mean())
+
+
+# --- what it says ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The trained embedding's score less another's, over the same splits."""
+
+    over: str
+    words: str
+    task: str
+    difference: Estimate
+    score: float  # the other's mean
+
+    def in_points(self) -> str:
+        """The difference in points, with half its interval."""
+        half = (self.difference.high - self.difference.low) / 2
+        return f"{100 * self.difference.value:+.1f} ± {100 * half:.1f} points"
+
+
+def gains(result: xr.Dataset, task: str) -> dict[str, Gain]:
+    """Paired differences to every embedding that there is; none where the result has no scores."""
+    if "score" not in result or task not in result.task.values:
+        return {}
+    scores = result.score.sel(task=task)
+    trained = scores.sel(embedding="trained").values
+    found = {}
+    for name, words in TWINS.items():
+        other = scores.sel(embedding=name).values
+        if np.isfinite(other).all() and np.isfinite(trained).all():
+            found[name] = Gain(name, words, task, over_splits(trained - other, result), float(other.mean()))
+    return found
+
+
+def over_splits(differences: np.ndarray, result: xr.Dataset) -> Estimate:
+    """The mean over splits with the corrected interval of Nadeau and Bengio (2003), for splits that share samples."""
+    k, mean = len(differences), float(differences.mean())
+    n_train, n_test = result.attrs.get("n_probe_train", 1), result.attrs.get("n_probe_test", 0)
+    ratio = n_test / n_train if n_test else TEST_SHARE / (1 - TEST_SHARE)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, k - 1)) * math.sqrt((1 / k + ratio) * float(differences.var(ddof=1)))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def main_task(result: xr.Dataset) -> str:
+    """The score that the verdict is about."""
+    return str(result.task.values[0]) if "score" in result else "linear"
+
+
+def rivals(found: dict[str, Gain]) -> list[Gain]:
+    """What training has to beat to pay: its start and the closed forms; the raw input, with all its dimensions, not."""
+    return [found[name] for name in ("start", *CLOSED_FORMS) if name in found]

@@ -1,0 +1,436 @@
+r"""Lazy or learning? How far the tangent kernel moved, and how much of this very run its first kernel explains.
+
+Every number is taken at every checkpoint and at a *lazy control*: the same start after a few steps of gradient descent
+so small that any model is a kernel machine there. The control says what each number is where the kernel alone acts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+import xarray as xr
+from scipy.optimize import nnls
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from kontrast.diagnosis.inputs import State, has_statistics
+from kontrast.diagnosis.quantities import MISSING, Quantity, plain, variables
+from kontrast.diagnosis.subject import Subject
+from kontrast.errors import InputError
+from kontrast.kernels import empirical_ntk_trace
+from kontrast.linalg import Estimate
+from kontrast.nets import MLP
+
+CONTROL, CONTROL_STEPS = "control", 2
+CONTROL_MOVE = 0.005  # of the embedding's size, by which a step of the control moves it
+NORMAL = 1.96  # deviations of a 95 % interval
+FINITE_STEP = 1e-2  # of a path, or of running statistics, for derivatives by differences
+STATISTICS_STEP = 1e-3  # of the size of all parameters, likewise
+ROWS = 64  # that a derivative sees at once
+RIDGES = np.geomspace(1e-6, 1.0, 13)  # of the first kernel's largest eigenvalue
+N_PAIRS = 64  # samples whose two views the control and the fixed kernel are trained on
+
+QUANTITIES = (
+    Quantity(
+        "linearization_error",
+        "error of the linearised prediction",
+        "‖f − f_lin‖ / ‖f − f(0)‖ over clean samples, f_lin = f(0) + the derivative of f at the start times the change "
+        "of the parameters and running statistics: 0 for a kernel machine.",
+        percent=True,
+    ),
+    Quantity(
+        "fixed_kernel_error",
+        "error of the fixed-kernel prediction",
+        "‖Δf − Δf_K‖ / ‖Δf‖ over views, Δf_K = −Σ c K(0) ∂L/∂f with the loss's gradients at the checkpoints and step "
+        "lengths c ≥ 0 that fit best: what gradient descent under the first tangent kernel would have done.",
+        percent=True,
+    ),
+    Quantity(
+        "explained_share",
+        "share of the change that the first kernel explains",
+        "1 − the leave-one-out error of kernel regression of the embedding's change with the first tangent kernel, as "
+        "a share of the change's variance; the ridge is the best of 13. Compare it with the control's.",
+        percent=True,
+    ),
+    Quantity(
+        "drift",
+        "kernel drift",
+        "‖K − K(0)‖ / ‖K(0)‖ (Frobenius), K the tangent kernel summed over the embedding's dimensions.",
+        percent=True,
+    ),
+    Quantity(
+        "alignment_with_first_kernel",
+        "alignment with the first kernel",
+        "⟨K, K(0)⟩ / (‖K‖ ‖K(0)‖); 1 is the same up to a factor.",
+    ),
+    Quantity("largest_change", "largest change of a kernel entry", "max |K − K(0)| / max |K(0)|."),
+    Quantity(
+        "movement",
+        "movement of the embedding",
+        "‖f − f(0)‖ / ‖f(0) − its mean‖ over clean samples.",
+        percent=True,
+    ),
+    Quantity(
+        "slope_left",
+        "slope left in the loss",
+        "how far the loss would fall, carried on in a straight line along the path from the start for as long as it "
+        "was, as a share of its fall so far: 1 where it falls as at the start, 0 at a minimum.",
+        percent=True,
+    ),
+)
+OF_KERNEL = ("explained_share", "drift", "alignment_with_first_kernel", "largest_change")  # over n_points samples
+
+
+def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, dict[str, str]]:
+    """The numbers of every checkpoint after the start and of the control, and why some are missing."""
+    ground = _Ground(subject)
+    missing = dict(ground.why)
+    states = list(subject.checkpoints[1:])
+    if subject.settings.control and (control := ground.control()) is not None:
+        states.insert(0, (CONTROL, control))
+    rows = []
+    for k, (_, state) in enumerate(states):
+        rows.append(ground.numbers(state, before=[s for label, s in states[:k] if label != CONTROL]))
+        advance()
+    groups, moved = _movement(subject, [state for _, state in states])
+    missing |= ground.why
+    return (
+        xr.Dataset(
+            {
+                **variables(QUANTITIES, rows, "point"),
+                "parameter_movement": (
+                    ("point", "parameter"),
+                    moved,
+                    {
+                        "long_name": "movement of the parameters by layer",
+                        "definition": "‖θ − θ(0)‖ / ‖θ(0)‖ of each module's own parameters",
+                    },
+                ),
+            },
+            coords={"point": [label for label, _ in states], "parameter": groups, "bound": ["value", "low", "high"]},
+        ),
+        missing,
+    )
+
+
+def _movement(subject: Subject, states: list[State]) -> tuple[list[str], np.ndarray]:
+    """How far every module's own parameters moved, as a share of their first size; infinite where that was 0."""
+    first = subject.encoder.parameters(subject.start)
+    groups: dict[str, list[str]] = {}
+    for name in first:
+        groups.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    table = []
+    for state in states:
+        now = subject.encoder.parameters(state)
+        row = []
+        for names in groups.values():
+            moved = math.sqrt(sum(float((now[n].double() - first[n].double()).square().sum()) for n in names))
+            size = math.sqrt(sum(float(first[n].double().square().sum()) for n in names))
+            row.append(moved / size if size else math.inf if moved else 0.0)
+        table.append(row)
+    return list(groups), np.array(table, dtype=float).reshape(len(states), len(groups))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ground:
+    """The start, and everything at the start that all points are compared with."""
+
+    subject: Subject
+
+    @cached_property
+    def why(self) -> dict[str, str]:
+        """Why numbers are missing."""
+        return {}
+
+    @cached_property
+    def points(self) -> Tensor:
+        """The samples between which kernels are taken."""
+        return self.subject.x[: self.subject.settings.n_points]
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Two views of some samples, one below the other."""
+        a, b = self.subject.pair
+        return torch.cat([a[:N_PAIRS], b[:N_PAIRS]])
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """The embedding of the clean samples at the start."""
+        return self.subject.encoder.embed(self.subject.start, self.subject.x).double()
+
+    @cached_property
+    def kernels(self) -> list[Tensor]:
+        """The first tangent kernel: the trace over all outputs, or one per group of random directions."""
+        return self._kernels(self.subject.start)
+
+    def numbers(self, state: State, before: list[State]) -> dict[str, Estimate]:
+        """All numbers of one point; those at `before` lie between it and the start."""
+        found = self._drift(state)
+        outputs = self.subject.encoder.embed(state, self.subject.x).double()
+        change = outputs - self.outputs
+        size = (self.outputs - self.outputs.mean(0)).norm()
+        found["movement"] = plain(float(change.norm() / size)) if float(size) > 0 else MISSING
+        if float(change.norm()) <= 1e-9 * float(self.outputs.norm()):
+            self.why["linearization_error"] = "the embedding is the same as at the start"
+            return found
+        lin = self._linearized(self.subject.x, state).double()
+        found["linearization_error"] = _ratio((change - lin).square().sum(1), change.square().sum(1))
+        found["explained_share"] = self._explained(change[: len(self.points)])
+        found |= self._of_the_loss(state, before)
+        return found
+
+    # --- tangent kernels --------------------------------------------------------------------------------------------
+
+    def _kernels(self, state: State) -> list[Tensor]:
+        encoder, n_outputs = self.subject.encoder, self.outputs.shape[1]
+        points = encoder.prepared(self.points)
+        q = self.subject.settings.directions(n_outputs)
+        if q is None:
+            plain_mlp = isinstance(encoder.module, MLP) and encoder.select is None  # whose kernel has a closed form
+            output = None if plain_mlp else encoder.output
+            return [empirical_ntk_trace(encoder.module, points, parameters=state, output=output).double()]
+        normal = torch.randn(n_outputs, q, generator=self.subject.generator(1), dtype=torch.float64)
+        directions = math.sqrt(n_outputs) * torch.linalg.qr(normal).Q
+        groups = directions.to(self.points.device).tensor_split(min(4, q), dim=1)
+        made = []
+        for group in groups:
+            output = partial(_projected, encoder.output, group.to(self.outputs.device) / math.sqrt(group.shape[1]))
+            made.append(empirical_ntk_trace(encoder.module, points, parameters=state, output=output).double())
+        return made
+
+    def _drift(self, state: State) -> dict[str, Estimate]:
+        try:
+            now = self._kernels(state)
+        except InputError as error:
+            self.why["drift"] = str(error)
+            return {}
+        K, K0 = torch.stack(now).mean(0), torch.stack(self.kernels).mean(0)
+        entries = _products(K, K0)
+        errors = {}
+        for name, read in (("drift", _relative), ("alignment_with_first_kernel", _aligned)):
+            value = read(entries.sum((1, 2)))
+            variance = _jackknife(read, entries)
+            if len(now) > 1:  # the random directions' own error
+                left_out = [
+                    read(_products(_without(now, g), _without(self.kernels, g)).sum((1, 2))) for g in range(len(now))
+                ]
+                variance += (len(now) - 1) * float(np.var(left_out))
+            half = NORMAL * math.sqrt(variance)
+            errors[name] = Estimate(value, max(value - half, 0.0), value + half)
+        bound = errors["alignment_with_first_kernel"]
+        errors["alignment_with_first_kernel"] = replace(bound, high=min(bound.high, 1.0))
+        errors["largest_change"] = plain(float((K - K0).abs().max() / K0.abs().max()))
+        return errors
+
+    def _explained(self, change: Tensor) -> Estimate:
+        """The leave-one-out share of the change's variance that regression with the first kernel predicts."""
+        K0 = torch.stack(self.kernels).mean(0)
+        y = change - change.mean(0)
+        values, vectors = torch.linalg.eigh(K0.to(y.device))
+        best = None
+        for ridge in RIDGES * float(values[-1].clamp(min=1e-300)):
+            inverse = (vectors / (values.clamp(min=0) + ridge)) @ vectors.mT
+            residual = (inverse @ y) / inverse.diagonal()[:, None]
+            if best is None or float(residual.square().sum()) < float(best.square().sum()):
+                best = residual
+        assert best is not None
+        error = _ratio(best.square().sum(1), y.square().sum(1), root=False)
+        return Estimate(1 - error.value, 1 - error.high, 1 - error.low)
+
+    # --- the first linearisation, and descent under the first kernel ------------------------------------------------
+
+    def _linearized(self, x: Tensor, state: State) -> Tensor:
+        """The change of the outputs to first order in the change of parameters and running statistics."""
+        encoder, start = self.subject.encoder, self.subject.start
+        origin, buffers = encoder.parameters(start), encoder.buffers(start)
+        step = {name: p - origin[name] for name, p in encoder.parameters(state).items()}
+        moved = {
+            name: b - buffers[name]
+            for name, b in encoder.buffers(state).items()
+            if b.is_floating_point() and not torch.equal(b, buffers[name])
+        }
+        made = []
+        for rows in torch.split(x, ROWS):
+            part = jvp(lambda p, rows=rows: encoder.function(p, buffers, rows), (origin,), (step,))[1].detach()
+            made.append(part + self._by_statistics(rows, origin, buffers, moved) if moved else part)
+        return torch.cat(made)
+
+    def _by_statistics(self, rows: Tensor, origin: State, buffers: State, moved: State) -> Tensor:
+        """The part of running statistics, which have no derivative in torch: a central difference.
+
+        Its step is so short that no variance changes by more than one per cent.
+        """
+        shares = [float((b.abs() / (buffers[name].abs() + 1e-12)).max()) for name, b in moved.items() if "var" in name]
+        h = FINITE_STEP / max(1.0, *shares)
+        with torch.no_grad():
+            there, back = (
+                self.subject.encoder.function(
+                    origin, {**buffers, **{name: buffers[name] + sign * h * b for name, b in moved.items()}}, rows
+                )
+                for sign in (1, -1)
+            )
+        return (there - back) / (2 * h)
+
+    def _loss_of(self, parameters: State, buffers: State) -> Tensor:
+        outputs = self.subject.encoder.function(parameters, buffers, self.pairs)
+        a, b = outputs.chunk(2)
+        return self.subject.value_of_loss(a, b)
+
+    def _of_the_loss(self, state: State, before: list[State]) -> dict[str, Estimate]:
+        """What takes the loss's gradients: the slope that is left, and the prediction of the first kernel."""
+        try:
+            return {"slope_left": self._slope_left(state), "fixed_kernel_error": self._fixed_kernel(state, before)}
+        except (RuntimeError, ValueError, TypeError) as error:
+            # A user's loss may refuse this batch, or have no derivative that torch.func can take.
+            told = f"the loss has no gradient here: {' '.join(str(error).split())[:200]}"
+            self.why["slope_left"] = self.why["fixed_kernel_error"] = told
+            return {}
+
+    def _slope_left(self, state: State) -> Estimate:
+        encoder, start = self.subject.encoder, self.subject.start
+        here, origin = encoder.parameters(state), encoder.parameters(start)
+        path = {name: p - origin[name] for name, p in here.items()}
+        with torch.no_grad():
+            first, now = (float(self._loss_of(encoder.parameters(it), encoder.buffers(it))) for it in (start, state))
+            fall = first - now
+            if not fall > 1e-6 * (abs(first) + 1e-6):
+                self.why["slope_left"] = f"the loss has not fallen: {first:.4g} at the start, {now:.4g} now"
+                return MISSING
+            # A difference and no derivative, so that running statistics follow the parameters along the path.
+            ahead, behind = (self._loss_beside(state, path, sign * FINITE_STEP) for sign in (1, -1))
+        return plain((behind - ahead) / (2 * FINITE_STEP) / fall)
+
+    def _loss_beside(self, state: State, direction: State, length: float) -> float:
+        moved = self._beside(state, direction, length)
+        return float(self._loss_of(self.subject.encoder.parameters(moved), self.subject.encoder.buffers(moved)))
+
+    def _beside(self, state: State, direction: State, length: float) -> State:
+        """The state moved along a direction, with the running statistics that it has there."""
+        here = self.subject.encoder.parameters(state)
+        return self.subject.restated({**state, **{name: p + length * direction[name] for name, p in here.items()}})
+
+    def _fixed_kernel(self, state: State, before: list[State]) -> Estimate:
+        r"""The best $-\sum_k c_k K_0\,\partial L/\partial f(\theta_k)$, c ≥ 0, beside the change of the outputs."""
+        encoder, start = self.subject.encoder, self.subject.start
+        origin, buffers = encoder.parameters(start), encoder.buffers(start)
+        with torch.no_grad():
+            first = encoder.function(origin, buffers, self.pairs)
+            change = encoder.function(encoder.parameters(state), encoder.buffers(state), self.pairs) - first
+        columns = [self._pulled(origin, buffers, gradient) for gradient in self._gradients([start, *before, state])]
+        size = change.double().square().sum().sqrt()
+        if not columns or not float(size) > 0:
+            return MISSING
+        A = torch.stack([-column.flatten().double() for column in columns], dim=1).cpu().numpy()
+        lengths = np.linalg.norm(A, axis=0)
+        _, error = nnls(A[:, lengths > 0] / lengths[lengths > 0], change.flatten().double().cpu().numpy())
+        return plain(error / float(size))
+
+    def _gradients(self, states: list[State]) -> Iterator[Tensor]:
+        """∂L/∂f at each state."""
+        encoder = self.subject.encoder
+        for state in states:
+            with torch.no_grad():
+                outputs = encoder.function(encoder.parameters(state), encoder.buffers(state), self.pairs)
+
+            def loss(z: Tensor) -> Tensor:
+                return self.subject.value_of_loss(*z.chunk(2))
+
+            gradient = grad(loss)(outputs)
+            if bool(torch.isfinite(gradient).all()):
+                yield gradient
+
+    def _pulled(self, origin: State, buffers: State, cotangent: Tensor) -> Tensor:
+        """K(0) times a cotangent, by a backward and a forward derivative, or a difference where statistics follow."""
+
+        def outputs(p: State) -> Tensor:
+            return self.subject.encoder.function(p, buffers, self.pairs)
+
+        pullback = vjp(outputs, origin)[1]
+        (direction,) = pullback(cotangent)
+        if not has_statistics(self.subject.encoder.module):
+            result: Tensor = jvp(outputs, (origin,), (direction,))[1]
+            return result.detach()
+        size, length = (math.sqrt(sum(float(p.square().sum()) for p in it.values())) for it in (origin, direction))
+        if not length > 0:
+            return torch.zeros_like(cotangent)
+        h = STATISTICS_STEP * size / length
+        with torch.no_grad():
+            ahead, behind = (self._beside(self.subject.start, direction, sign * h) for sign in (1, -1))
+            encoder = self.subject.encoder
+            there, back = (
+                encoder.function(encoder.parameters(it), encoder.buffers(it), self.pairs) for it in (ahead, behind)
+            )
+        return (there - back) / (2 * h)
+
+    def control(self) -> State | None:
+        """The start after a few steps of descent, each of which moves the embedding by half a per cent."""
+        encoder, state = self.subject.encoder, self.subject.start
+        origin, buffers = encoder.parameters(state), encoder.buffers(state)
+        try:
+            here, rate = dict(origin), 0.0
+            for _ in range(CONTROL_STEPS):
+                gradient = grad(self._loss_of)(here, buffers)
+                if not rate:
+                    with torch.no_grad():
+                        outputs = encoder.function(here, buffers, self.pairs)
+                    slope = jvp(lambda p: encoder.function(p, buffers, self.pairs), (origin,), (gradient,))[1]
+                    size = float((outputs - outputs.mean(0)).norm())
+                    rate = CONTROL_MOVE * size / float(slope.norm())
+                here = {name: p - rate * gradient[name] for name, p in here.items()}
+        except (RuntimeError, ValueError, TypeError, ZeroDivisionError) as error:
+            self.why["control"] = f"the loss has no gradient at the start: {' '.join(str(error).split())[:200]}"
+            return None
+        if not all(bool(torch.isfinite(p).all()) for p in here.values()):
+            self.why["control"] = "the loss's gradient at the start is zero or not finite"
+            return None
+        return self.subject.restated({**state, **here})
+
+
+def _projected(output: Callable[[object], Tensor], directions: Tensor, result: object) -> Tensor:
+    z = output(result)
+    return z @ directions.to(z)
+
+
+def _without(kernels: list[Tensor], g: int) -> Tensor:
+    return torch.stack([K for k, K in enumerate(kernels) if k != g]).mean(0)
+
+
+def _products(K: Tensor, K0: Tensor) -> Tensor:
+    """The entries of (K − K0)², K K0, K² and K0², (4, n, n)."""
+    return torch.stack([(K - K0) ** 2, K * K0, K**2, K0**2])
+
+
+def _relative(sums: Tensor) -> float:
+    return math.sqrt(float(sums[0]) / float(sums[3])) if float(sums[3]) > 0 else math.nan
+
+
+def _aligned(sums: Tensor) -> float:
+    size = math.sqrt(float(sums[2])) * math.sqrt(float(sums[3]))
+    return float(sums[1]) / size if size > 0 else math.nan
+
+
+def _jackknife(read: Callable[[Tensor], float], entries: Tensor) -> float:
+    """The variance of a number read from sums over entries of symmetric matrices, leaving out a sample at a time."""
+    left_out = entries.sum((1, 2))[:, None] - 2 * entries.sum(2) + entries.diagonal(dim1=1, dim2=2)
+    values = np.array([read(sums) for sums in left_out.mT])
+    values = values[np.isfinite(values)]
+    return float((len(values) - 1) * np.var(values)) if len(values) > 1 else math.nan
+
+
+def _ratio(part: Tensor, whole: Tensor, *, root: bool = True) -> Estimate:
+    """√(Σ part / Σ whole) over samples, or without the root, with a jackknife interval."""
+    a, b = part.double().cpu().numpy(), whole.double().cpu().numpy()
+
+    def read(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        ratio: np.ndarray = np.maximum(x, 0.0) / y
+        return ratio**0.5 if root else ratio
+
+    value = float(read(a.sum(), b.sum()))
+    left_out = read(a.sum() - a, b.sum() - b)
+    half = NORMAL * math.sqrt((len(a) - 1) * float(np.var(left_out)))
+    return Estimate(value, max(value - half, 0.0), value + half)
