@@ -20,11 +20,12 @@ from torch import Tensor
 from kontrast.diagnosis.embeddings import CLOSED_FORMS, TWINS, Embed, Embedding, embeddings_of, judged
 from kontrast.diagnosis.metrics import neighbor_agreement
 from kontrast.diagnosis.subject import Labelled, Subject
-from kontrast.estimators import knn_probe, linear_probe
+from kontrast.estimators import knn_probe, ridge_probe
 from kontrast.linalg import Estimate
 
 PROBES = {
-    "linear": "test accuracy of a linear probe on standardised dimensions",
+    "linear": "test accuracy of a linear probe: ridge regression of the classes on standardised dimensions, its ridge "
+    "by leave-one-out error",
     "knn": "test accuracy of 20 nearest neighbours by cosine similarity",
 }
 TASKS = {
@@ -105,7 +106,7 @@ def _probed(subject: Subject, labelled: Labelled, embed: Embed, n_splits: int) -
     found = []
     for train, test in _splits(subject, labelled)[:n_splits]:
         given = (z[train], labelled.y[train], other[test], other_y[test])
-        found.append((linear_probe(*given), knn_probe(*given)))
+        found.append((ridge_probe(*given), knn_probe(*given)))
     return found
 
 
@@ -186,6 +187,8 @@ def gains(result: xr.Dataset, task: str) -> dict[str, Gain]:
     trained = scores.sel(embedding="trained").values
     found = {}
     for name, words in TWINS.items():
+        if name not in result.embedding.values:
+            continue
         other = scores.sel(embedding=name).values
         if np.isfinite(other).all() and np.isfinite(trained).all():
             found[name] = Gain(name, words, task, over_splits(trained - other, result), float(other.mean()))
@@ -208,4 +211,4 @@ def main_task(result: xr.Dataset) -> str:
 
 def rivals(found: dict[str, Gain]) -> list[Gain]:
     """What training has to beat to pay: its start and the closed forms; the raw input, with all its dimensions, not."""
-    return [found[name] for name in ("start", *CLOSED_FORMS) if name in found]
+    return [found[name] for name in ("start", "start as saved", *CLOSED_FORMS) if name in found]

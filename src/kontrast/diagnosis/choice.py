@@ -43,9 +43,10 @@ class Choice:
 
 
 def choose(result: xr.Dataset, layer: str) -> Choice | None:
-    """The choice among three or more checkpoints; the start is one that can be chosen. None where there are fewer."""
+    """The choice among two or more trained checkpoints; None where there are fewer. The start cannot be chosen."""
+    result = result.isel(checkpoint=slice(1, None)) if "checkpoint" in result.dims else result
     labels = [str(label) for label in result.checkpoint.values] if "checkpoint" in result.dims else []
-    if len(labels) < 3:
+    if len(labels) < 2:
         return None
     accuracy = (
         result.checkpoint_accuracy.mean("checkpoint_split").values
@@ -79,6 +80,6 @@ def _judged(values: np.ndarray, accuracy: np.ndarray, at: int) -> tuple[float, f
     if not np.isfinite(accuracy).any():
         return math.nan, math.nan, math.nan
     both = np.isfinite(values) & np.isfinite(accuracy)
-    varied = both.sum() > 2 and np.ptp(values[both]) > 0 and np.ptp(accuracy[both]) > 0
+    varied = both.sum() > 3 and np.ptp(values[both]) > 0 and np.ptp(accuracy[both]) > 0
     rank = float(stats.spearmanr(values[both], accuracy[both]).statistic) if varied else math.nan
     return float(accuracy[at]), float(np.nanmax(accuracy) - accuracy[at]), rank

@@ -129,7 +129,7 @@ def learned_at(result: xr.Dataset, layer: str) -> list[int | None]:
         return []
     variance = result.singular_values.sel(layer=layer).values ** 2  # (checkpoint, component)
     first, last = variance[0], variance[-1]
-    there = np.isfinite(last) & (last > SMALLEST * np.nanmax(last))
+    there = last > SMALLEST * last.max(initial=0.0, where=np.isfinite(last))  # False where NaN
     return [_passed(variance[:, k], first[k], last[k]) for k in np.flatnonzero(there)]
 
 

@@ -16,6 +16,7 @@ from kontrast.estimators import ContrastivePCA, SpectralContrastive
 
 TWINS = {
     "start": "the model before training",
+    "start as saved": "the model before training with the running statistics that it was saved with",
     "spectral of start": "SpectralContrastive on the features of the start",
     "contrastive PCA of start": "ContrastivePCA on the features of the start",
     "spectral": "SpectralContrastive on random ReLU features of the input",
@@ -52,9 +53,11 @@ def embeddings_of(subject: Subject) -> list[Embedding]:
     d = trained(subject.x[:2]).shape[1]
     k = max(1, min(d, len(subject.x) // SAMPLES_PER_COMPONENT))
     made = [Embedding("trained", trained, d), Embedding("start", start, d)]
+    if subject.start_as_saved is not None:
+        made.append(Embedding("start as saved", partial(judged, subject, subject.start_as_saved), d))
     why = _unfit_input(subject)
     if why:
-        return [*made, *(Embedding(name, None, 0, why) for name in TWINS if name != "start")]
+        return [*made, *(Embedding(name, None, 0, why) for name in TWINS if not name.startswith("start"))]
     made += [_closed_form(subject, name, k, start) for name in CLOSED_FORMS if name != "PCA"]
     n_raw = subject.x[0].numel()
     pca = Embedding("PCA", _pca(subject.x, k), min(k, n_raw))

@@ -29,7 +29,8 @@ from kontrast.nets import MLP
 CONTROL, CONTROL_STEPS = "control", 2
 CONTROL_MOVE = 0.005  # of the embedding's size, by which a step of the control moves it
 NORMAL = 1.96  # deviations of a 95 % interval
-FINITE_STEP = 1e-2  # of a path, or of running statistics, for derivatives by differences
+CARRIED_ON = 0.25  # of the path from the start, on which the loss is followed beyond the end
+FINITE_STEP = 1e-2  # of running statistics, for derivatives by differences
 STATISTICS_STEP = 1e-3  # of the size of all parameters, likewise
 ROWS = 64  # that a derivative sees at once
 RIDGES = np.geomspace(1e-6, 1.0, 13)  # of the first kernel's largest eigenvalue
@@ -78,8 +79,8 @@ QUANTITIES = (
     Quantity(
         "slope_left",
         "slope left in the loss",
-        "how far the loss would fall, carried on in a straight line along the path from the start for as long as it "
-        "was, as a share of its fall so far: 1 where it falls as at the start, 0 at a minimum.",
+        "how fast the loss falls over a quarter of the path more, straight on from the start through the end, as a "
+        "share of its mean fall on the path: 1 where it falls as before, 0 at a minimum.",
         percent=True,
     ),
 )
@@ -301,9 +302,9 @@ class _Ground:
             if not fall > 1e-6 * (abs(first) + 1e-6):
                 self.why["slope_left"] = f"the loss has not fallen: {first:.4g} at the start, {now:.4g} now"
                 return MISSING
-            # A difference and no derivative, so that running statistics follow the parameters along the path.
-            ahead, behind = (self._loss_beside(state, path, sign * FINITE_STEP) for sign in (1, -1))
-        return plain((behind - ahead) / (2 * FINITE_STEP) / fall)
+            # No derivative: a hinge has kinks, and running statistics follow the parameters along the path.
+            ahead = self._loss_beside(state, path, CARRIED_ON)
+        return plain((now - ahead) / (CARRIED_ON * fall))
 
     def _loss_beside(self, state: State, direction: State, length: float) -> float:
         moved = self._beside(state, direction, length)

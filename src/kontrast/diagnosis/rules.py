@@ -94,8 +94,7 @@ RULES = (
     ),
     RegimeRule(
         Regime.UNDERTRAINED,
-        "the loss still falls: carried on along its path for as long as it was, it would fall by more than {slope:g} "
-        "of its fall so far",
+        "the loss still falls: straight on along its path, at more than {slope:g} of its mean rate so far",
         lambda it, limits: it.slope_left.value > limits.slope,
         lambda it, limits: it.loss_given and it.slope_left.value > 1.5 * limits.slope,
     ),

@@ -34,6 +34,7 @@ class Subject:
         checkpoints: the states by their labels, the start first, with the running statistics that were asked for.
         x: clean samples, as far as they are known; else their first views.
         views: views of these samples.
+        start_as_saved: the start with its own running statistics, where those at the checkpoints are others.
         labelled: samples with labels; None without.
         loss: of two views.
         loss_given: whether the user gave it; else NT-Xent stands in.
@@ -46,6 +47,7 @@ class Subject:
     checkpoints: tuple[tuple[str, State], ...]
     x: Tensor
     views: Views
+    start_as_saved: State | None
     labelled: Labelled | None
     loss: Loss
     loss_given: bool

@@ -10,7 +10,13 @@ from kontrast.estimators.base import ClosedFormEmbedding
 from kontrast.estimators.contrastive_pca import ContrastivePCA
 from kontrast.estimators.deep_linear_ssl import DeepLinearSSL
 from kontrast.estimators.features import Fourier, Patches
-from kontrast.estimators.kernel_learnability import KernelLearnability, LearningCurve, SamplesNeeded
+from kontrast.estimators.kernel_learnability import (
+    KernelLearnability,
+    LearningCurve,
+    LeaveOneOutScore,
+    SamplesNeeded,
+    linear_kernel,
+)
 from kontrast.estimators.model_files import load_model, save_model
 from kontrast.estimators.most_components import fit_most_components
 from kontrast.estimators.probes import (
@@ -20,6 +26,7 @@ from kontrast.estimators.probes import (
     linear_predictions,
     linear_probe,
     probe_embeddings,
+    ridge_probe,
 )
 from kontrast.estimators.spectral_contrastive import SpectralContrastive
 
@@ -34,6 +41,7 @@ __all__ = [
     "Fourier",
     "KernelLearnability",
     "LearningCurve",
+    "LeaveOneOutScore",
     "Patches",
     "Probed",
     "SamplesNeeded",
@@ -41,9 +49,11 @@ __all__ = [
     "compare_with_input",
     "fit_most_components",
     "knn_probe",
+    "linear_kernel",
     "linear_predictions",
     "linear_probe",
     "load_model",
     "probe_embeddings",
+    "ridge_probe",
     "save_model",
 ]

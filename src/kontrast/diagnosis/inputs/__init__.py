@@ -29,7 +29,6 @@ __all__ = [
     "read_checkpoints",
     "read_views",
     "recalibrated",
-    "recalibrated",
     "statistics_in_words",
     "with_statistics",
 ]
