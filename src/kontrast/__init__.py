@@ -7,6 +7,7 @@ The subpackages are imported on first use, so that `import kontrast` and `kontra
     net = kt.nets.MLP(784, 1024, 10)
     K = kt.empirical_ntk(net, x)                             # (n, n, 10, 10)
     Z = kt.SpectralContrastive(128).fit_transform(images)    # no labels, no training
+    print(kt.diagnose(model, start, end, data=images))       # lazy, learning or collapsed? does training pay?
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not call `__getattr
         claims,
         data,
         deep_linear,
+        diagnosis,
         dynamics,
         errors,
         estimators,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not call `__getattr
         study,
     )
     from kontrast.data import load
+    from kontrast.diagnosis import Diagnosis, diagnose
     from kontrast.estimators import ContrastivePCA, KernelLearnability, SpectralContrastive
     from kontrast.kernels import empirical_ntk, infinite_ntk
 
@@ -43,8 +46,10 @@ __version__ = "0.1.0"
 
 _HEADLINES = {
     "ContrastivePCA": "estimators",
+    "Diagnosis": "diagnosis",
     "KernelLearnability": "estimators",
     "SpectralContrastive": "estimators",
+    "diagnose": "diagnosis",
     "empirical_ntk": "kernels",
     "infinite_ntk": "kernels",
     "load": "data",
@@ -52,6 +57,7 @@ _HEADLINES = {
 
 __all__ = [
     "ContrastivePCA",
+    "Diagnosis",
     "KernelLearnability",
     "SpectralContrastive",
     "__version__",
@@ -59,6 +65,8 @@ __all__ = [
     "claims",
     "data",
     "deep_linear",
+    "diagnose",
+    "diagnosis",
     "dynamics",
     "empirical_ntk",
     "errors",

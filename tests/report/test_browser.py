@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kontrast.report import write_claims_report, write_report
+from kontrast.diagnosis import Diagnosis
+from kontrast.report import write_claims_report, write_diagnosis, write_report
 from kontrast.study import find
 from tests.report.claims.test_page import RECORDS, SPEC
+from tests.report.diagnosis.small import diagnosed
 from tests.report.maps import map_study
 from tests.report.studies import study
 
@@ -20,12 +22,15 @@ OPTIONS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run -
 OPTIONS += "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=5000"
 
 
-@pytest.fixture(scope="module", params=["study", "map", "claims"])
+@pytest.fixture(scope="module", params=["study", "map", "claims", "diagnosis"])
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if CHROMIUM is None:
         pytest.skip("no chromium; install it (apt-get install chromium) to look at the page in a browser")
     if request.param == "claims":
         return write_claims_report(tmp_path_factory.mktemp("page"), RECORDS, SPEC)
+    if request.param == "diagnosis":
+        named = diagnosed().result.assign_attrs(name="a.very.long.name." + "without_a_single_space" * 8)
+        return write_diagnosis(tmp_path_factory.mktemp("page"), Diagnosis(named))
     long_name = "a/very/long/path/" + "without_a_single_space" * 8 + ".npz"
     if request.param == "map":
         result = map_study(data=long_name, n_seeds=2, label_curves=True)

@@ -3,10 +3,11 @@
 # In the order of `kontrast --help`.
 # isort: off
 from kontrast.cli.program import app, main
-from kontrast.cli import program, study, embed, verify, report
+from kontrast.cli import program, study, diagnose, embed, verify, report
 
 __all__ = [
     "app",
+    "diagnose",
     "embed",
     "main",
     "program",

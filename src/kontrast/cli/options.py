@@ -17,15 +17,16 @@ Given = Mapping[str, str | bool]
 
 
 def with_options(
-    *options: Option, also: Iterable[tuple[str, str]] = ()
+    *options: Option, also: Iterable[tuple[str, str]] = (), own_first: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with these options before its own; it takes those that were typed as `given`.
+    """A command with these options before its own, or after them; it takes those that were typed as `given`.
 
     An error of the library names an argument of Python: here, and nowhere else, it becomes the option.
 
     Args:
         options: as `options_of` reads them.
         also: further classes, as (package, name), whose arguments errors may name.
+        own_first: whether help shows the command's own options first.
     """
     shown = {_variable(option.name): option for option in options}
 
@@ -50,7 +51,8 @@ def with_options(
                 raise
 
         declared = [_parameter(name, option) for name, option in shown.items()]
-        parameters = [*declared, *(parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own)]
+        kept = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own]
+        parameters = [*kept, *declared] if own_first else [*declared, *kept]
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return call
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +16,8 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from kontrast.diagnosis.embeddings import CLOSED_FORMS, TWINS, Embed, Embedding, embeddings_of, judged
+from kontrast.diagnosis.collapse import Seen
+from kontrast.diagnosis.embeddings import CLOSED_FORMS, TWINS, Embedding, Sources, embeddings_of
 from kontrast.diagnosis.metrics import neighbor_agreement
 from kontrast.diagnosis.subject import Labelled, Subject
 from kontrast.estimators import knn_probe, ridge_probe
@@ -37,17 +37,19 @@ TEST_SHARE = 0.3  # of the labelled samples, in every split
 N_DICHOTOMIES = 32
 CHECKPOINT_SPLITS = 5  # in which every checkpoint is probed
 CONFIDENCE = 0.95
-ROWS = 256  # samples that are embedded at once
+MOST_VIEWS = 4  # of a sample, for tasks without labels
 
 
-def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, dict[str, str]]:
+def measure(
+    subject: Subject, seen: Sequence[Seen], sources: Sources, advance: Callable[[], None]
+) -> tuple[xr.Dataset, dict[str, str]]:
     """Scores of every embedding in every split, and why some are missing."""
-    made = embeddings_of(subject)
-    missing = {f"score of {it.name}": it.why for it in made if it.embed is None}
+    made = embeddings_of(subject, seen[0])
+    missing = {f"score of {it.name}": it.why for it in made if it.after is None}
     tasks = list(PROBES) if subject.labelled is not None else list(TASKS)
     scores = []
     for it in made:
-        scores.append(_scores(subject, it, tasks))
+        scores.append(_scores(subject, it, tasks, sources))
         advance()
     words = PROBES | TASKS
     found = xr.Dataset(
@@ -64,19 +66,28 @@ def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, 
     if subject.labelled is not None:
         train, test = _splits(subject, subject.labelled)[0]
         found.attrs.update({"n_probe_train": len(train), "n_probe_test": len(test)})
-        if len(subject.checkpoints) > 2:
-            found = found.merge(_along_checkpoints(subject), combine_attrs="override")
+    if subject.y is not None and len(subject.checkpoints) > 2:
+        found = found.merge(_along_checkpoints(subject, subject.y, seen), combine_attrs="override")
     return found, missing
 
 
-def _scores(subject: Subject, it: Embedding, tasks: Sequence[str]) -> np.ndarray:
+def _scores(subject: Subject, it: Embedding, tasks: Sequence[str], sources: Sources) -> np.ndarray:
     """(task, split); NaN for an embedding that cannot be made."""
     n = subject.settings.n_splits
-    if it.embed is None:
+    if it.after is None:
         return np.full((len(tasks), n), math.nan)
-    if subject.labelled is None:
-        return _without_labels(subject, it.embed, n)
-    return np.array([list(row) for row in zip(*_probed(subject, subject.labelled, it.embed, n), strict=True)])
+    labelled = subject.labelled
+    if labelled is None:
+        views = subject.views.views[:, :MOST_VIEWS]
+        z = it.after(sources.rows(it.source, "views", views.flatten(0, 1)))
+        return _without_labels(subject, z.double().reshape(*views.shape[:2], -1), n)
+    z = it.after(sources.rows(it.source, "labelled", labelled.x))
+    others, other_y = z, labelled.y
+    if labelled.test_x is not None and labelled.test_y is not None:
+        others, other_y = it.after(sources.rows(it.source, "test", labelled.test_x)), labelled.test_y
+    return np.array(
+        [_probed(z, labelled.y, others, other_y, split) for split in _splits(subject, labelled)], dtype=float
+    ).T
 
 
 # --- with labels ----------------------------------------------------------------------------------------------------
@@ -97,30 +108,20 @@ def _splits(subject: Subject, labelled: Labelled) -> list[tuple[Tensor, Tensor]]
     return made
 
 
-def _probed(subject: Subject, labelled: Labelled, embed: Embed, n_splits: int) -> list[tuple[float, float]]:
-    """Accuracies of the linear probe and of nearest neighbours in every split."""
-    z = _in_slices(embed, labelled.x)
-    other, other_y = z, labelled.y
-    if labelled.test_x is not None and labelled.test_y is not None:
-        other, other_y = _in_slices(embed, labelled.test_x), labelled.test_y
-    found = []
-    for train, test in _splits(subject, labelled)[:n_splits]:
-        given = (z[train], labelled.y[train], other[test], other_y[test])
-        found.append((ridge_probe(*given), knn_probe(*given)))
-    return found
+def _probed(z: Tensor, y: Tensor, others: Tensor, other_y: Tensor, split: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Accuracies of the linear probe and of nearest neighbours in a split."""
+    train, test = split
+    given = (z[train], y[train], others[test], other_y[test])
+    return ridge_probe(*given), knn_probe(*given)
 
 
-def _in_slices(embed: Embed, x: Tensor) -> Tensor:
-    return torch.cat([embed(part).detach().cpu() for part in torch.split(x, ROWS)])
-
-
-def _along_checkpoints(subject: Subject) -> xr.Dataset:
-    """Accuracy of the linear probe at every checkpoint, for how good a choice without labels was."""
-    assert subject.labelled is not None
+def _along_checkpoints(subject: Subject, y: Tensor, seen: Sequence[Seen]) -> xr.Dataset:
+    """Accuracy of the linear probe at every checkpoint, on the samples at hand: how good is a choice without labels?"""
+    splits = _splits(subject, Labelled(subject.x, y))[:CHECKPOINT_SPLITS]
     table = []
-    for _, state in subject.checkpoints:
-        probed = _probed(subject, subject.labelled, partial(judged, subject, state), CHECKPOINT_SPLITS)
-        table.append([linear for linear, _ in probed])
+    for at in seen:
+        z = at.clean[subject.encoder.features].cpu()
+        table.append([_probed(z, y, z, y, split)[0] for split in splits])
     attributes = {"long_name": "linear probe", "definition": PROBES["linear"]}
     return xr.Dataset(
         {"checkpoint_accuracy": (("checkpoint", "checkpoint_split"), np.array(table), attributes)},
@@ -131,10 +132,8 @@ def _along_checkpoints(subject: Subject) -> xr.Dataset:
 # --- without labels -------------------------------------------------------------------------------------------------
 
 
-def _without_labels(subject: Subject, embed: Embed, n_splits: int) -> np.ndarray:
-    views = subject.views.views
-    n, v = views.shape[:2]
-    z = _in_slices(embed, views.flatten(0, 1)).double().reshape(n, v, -1)
+def _without_labels(subject: Subject, z: Tensor, n_splits: int) -> np.ndarray:
+    n, v = z.shape[:2]
     generator, half = subject.generator(3), max(1, v // 2)
     found = []
     for _ in range(n_splits):

@@ -27,6 +27,8 @@ from kontrast.linalg import Estimate
 
 MOST_COMPONENTS = 512  # whose singular values are stored
 N_RESAMPLES = 50
+EMBEDDING = "embedding"  # the layer that is what the model returns
+LOOKED_AT = 2  # views of every sample
 
 LIDAR = Quantity("lidar", LIDAR_WORDS, LIDAR_DEFINITION)
 QUANTITIES = (*(Quantity(it.name, it.words, it.definition) for it in SPECTRAL_METRICS.values()), LIDAR)
@@ -42,8 +44,8 @@ class Seen:
 
 
 def look(subject: Subject, label: str, state: State) -> Seen:
-    """The layers' outputs at a checkpoint."""
-    views = subject.views.views
+    """The layers' outputs at a checkpoint, of the first two views: more would tell little for their time."""
+    views = subject.views.views[:, :LOOKED_AT]
     seen = subject.encoder.outputs(state, views.flatten(0, 1))
     return Seen(
         label,

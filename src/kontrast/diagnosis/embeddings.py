@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kontrast.diagnosis.collapse import Seen
 from kontrast.diagnosis.inputs import State
 from kontrast.diagnosis.subject import Subject
 from kontrast.errors import InputError
@@ -27,19 +29,39 @@ TWINS = {
 CLOSED_FORMS = ("spectral of start", "contrastive PCA of start", "spectral", "contrastive PCA", "PCA")
 SAMPLES_PER_COMPONENT = 4  # of a closed form: whitened dimensions, almost as many as samples, are mostly noise
 FEATURES = 2048  # random features of the input
-ROWS = 256
 
 Embed = Callable[[Tensor], Tensor]
+END, START, SAVED, INPUT = "end", "start", "start as saved", "input"  # what embeddings are made from
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """One embedding by its name, with its dimension; it has none where it cannot be made, and says why."""
+    """One embedding by its name: a function of the rows of its source. None where it cannot be made, and why."""
 
     name: str
-    embed: Embed | None
+    source: str
+    after: Embed | None
     dimension: int
     why: str = ""
+
+
+class Sources:
+    """The features of samples at the checkpoints that embeddings are made from; a network sees no samples twice."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._states = {END: subject.end, START: subject.start, SAVED: subject.start_as_saved}
+        self._kept: dict[tuple[str, str], Tensor] = {}
+
+    def rows(self, source: str, name: str, x: Tensor) -> Tensor:
+        """The features of the samples called `name`, on the CPU; of the input the samples themselves."""
+        if source == INPUT:
+            return x.cpu()
+        if (source, name) not in self._kept:
+            state = self._states[source]
+            assert state is not None
+            self._kept[source, name] = judged(self.subject, state, x).cpu()
+        return self._kept[source, name]
 
 
 def judged(subject: Subject, state: State, x: Tensor) -> Tensor:
@@ -47,21 +69,28 @@ def judged(subject: Subject, state: State, x: Tensor) -> Tensor:
     return subject.encoder.outputs(state, x)[subject.encoder.features]
 
 
-def embeddings_of(subject: Subject) -> list[Embedding]:
+def embeddings_of(subject: Subject, start: Seen) -> list[Embedding]:
     """The trained embedding and everything that it is compared with; closed forms are fitted without labels."""
-    trained, start = partial(judged, subject, subject.end), partial(judged, subject, subject.start)
-    d = trained(subject.x[:2]).shape[1]
+    views = start.views[subject.encoder.features]
+    d = views.shape[2]
     k = max(1, min(d, len(subject.x) // SAMPLES_PER_COMPONENT))
-    made = [Embedding("trained", trained, d), Embedding("start", start, d)]
+    made = [Embedding("trained", END, _itself, d), Embedding("start", START, _itself, d)]
     if subject.start_as_saved is not None:
-        made.append(Embedding("start as saved", partial(judged, subject, subject.start_as_saved), d))
-    why = _unfit_input(subject)
-    if why:
-        return [*made, *(Embedding(name, None, 0, why) for name in TWINS if not name.startswith("start"))]
-    made += [_closed_form(subject, name, k, start) for name in CLOSED_FORMS if name != "PCA"]
+        made.append(Embedding("start as saved", SAVED, _itself, d))
+    of_start = [view.contiguous() for view in views.cpu().unbind(1)]
+    made += [_closed_form(subject, name, START, k, of_start) for name in CLOSED_FORMS if name.endswith("of start")]
+    if why := _unfit_input(subject):
+        of_input = [name for name in TWINS if name not in {it.name for it in made} and not name.startswith("start")]
+        return [*made, *(Embedding(name, INPUT, None, 0, why) for name in of_input)]
+    of_views = [view.contiguous() for view in subject.views.views.cpu().unbind(1)]
+    made += [_closed_form(subject, name, INPUT, k, of_views) for name in ("spectral", "contrastive PCA")]
     n_raw = subject.x[0].numel()
-    pca = Embedding("PCA", _pca(subject.x, k), min(k, n_raw))
-    return [*made, pca, Embedding("raw input", lambda x: x.flatten(1), n_raw)]
+    made.append(Embedding("PCA", INPUT, _pca(subject.x.cpu(), k), min(k, n_raw)))
+    return [*made, Embedding("raw input", INPUT, lambda x: x.flatten(1), n_raw)]
+
+
+def _itself(z: Tensor) -> Tensor:
+    return z
 
 
 def _unfit_input(subject: Subject) -> str:
@@ -73,27 +102,24 @@ def _unfit_input(subject: Subject) -> str:
     return "" if subject.x.ndim in (2, 4) else "samples are neither rows (n, d) nor images (n, c, h, w)"
 
 
-def _closed_form(subject: Subject, name: str, k: int, start: Embed) -> Embedding:
-    """A closed form with `k` dimensions, or with as many as there are."""
+def _closed_form(subject: Subject, name: str, source: str, k: int, views: Sequence[Tensor]) -> Embedding:
+    """A closed form with `k` dimensions, or with half or a quarter of them where there are no more."""
     kind = SpectralContrastive if name.startswith("spectral") else ContrastivePCA
-    of_start = name.endswith("of start")
-    seed, views = subject.settings.seed % 2**32, subject.views.views
-    seen = [view.contiguous() for view in views.unbind(1)]
-    most = start(subject.x[:2]).shape[1] if of_start else FEATURES
-    why = ""
+    features: Any = _itself if source == START else "random"
+    most, why = (views[0].shape[1] if source == START else FEATURES), ""
     for k_tried in dict.fromkeys(min(most, n) for n in (k, k // 2, k // 4) if n >= 1):
-        features = start if of_start else "random"
+        seed = subject.settings.seed % 2**32
         model = kind(k_tried, width=FEATURES, features=features, random_state=seed, dtype="float32")
         try:
             if isinstance(model, SpectralContrastive):
-                model.fit_views(seen)
+                model.fit_views(views)
             else:
-                model.fit_pairs(seen[0], seen[1])
+                model.fit_pairs(views[0], views[1])
         except InputError as error:
             why = str(error)
             continue
-        return Embedding(name, partial(_transform, model), k_tried)
-    return Embedding(name, None, 0, why or "it has no dimensions")
+        return Embedding(name, source, partial(_transform, model), k_tried)
+    return Embedding(name, source, None, 0, why or "it has no dimensions")
 
 
 def _transform(model: SpectralContrastive | ContrastivePCA, x: Tensor) -> Tensor:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import xarray as xr
 from torch import Tensor
 
-from kontrast.diagnosis.embeddings import judged
-from kontrast.diagnosis.inputs import State
+from kontrast.diagnosis.embeddings import END, START, Sources
 from kontrast.diagnosis.quantities import MISSING, Quantity, described, stacked
 from kontrast.diagnosis.subject import Subject
 from kontrast.errors import KontrastError
@@ -41,16 +39,16 @@ ACCURACY = Quantity(
 )
 
 
-def measure(subject: Subject) -> tuple[xr.Dataset, dict[str, str]]:
+def measure(subject: Subject, sources: Sources) -> tuple[xr.Dataset, dict[str, str]]:
     """The curves of the trained model and of its start; nothing without labels."""
     if subject.labelled is None:
         return xr.Dataset(), {ERROR.name: "there are no labels"}
     n = len(subject.labelled.y)
     sizes = sorted({round(share * n) for share in SHARES})
     errors, accuracies, needed, why = [], [], [], {}
-    for name, state in zip(REPRESENTATIONS, (subject.end, subject.start), strict=True):
+    for name, source in zip(REPRESENTATIONS, (END, START), strict=True):
         try:
-            curve = _curve(subject, state)
+            curve = _curve(subject, sources.rows(source, "labelled", subject.labelled.x))
         except KontrastError as error:
             return xr.Dataset(), {ERROR.name: f"{name}: {error}"}
         inside = [curve.least <= size <= curve.reach for size in sizes]
@@ -75,10 +73,9 @@ def measure(subject: Subject) -> tuple[xr.Dataset, dict[str, str]]:
     )
 
 
-def _curve(subject: Subject, state: State) -> CalibratedCurve:
+def _curve(subject: Subject, z: Tensor) -> CalibratedCurve:
     assert subject.labelled is not None
-    x, y = subject.labelled.x, subject.labelled.y
-    z = torch.cat([judged(subject, state, part) for part in torch.split(x, 256)]).cpu()
+    y = subject.labelled.y
     K, rank = _kernel(z)
     ridge = RELATIVE_RIDGE * float(K.diagonal().mean())
     return calibrated_curve(K, y, ridge=ridge, rank=rank, generator=subject.generator(8))

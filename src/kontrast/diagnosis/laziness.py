@@ -7,7 +7,7 @@ so small that any model is a kernel machine there. The control says what each nu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -18,6 +18,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
+from kontrast.diagnosis.collapse import EMBEDDING, Seen
 from kontrast.diagnosis.inputs import State, has_statistics
 from kontrast.diagnosis.quantities import MISSING, Quantity, plain, variables
 from kontrast.diagnosis.subject import Subject
@@ -34,7 +35,9 @@ FINITE_STEP = 1e-2  # of running statistics, for derivatives by differences
 STATISTICS_STEP = 1e-3  # of the size of all parameters, likewise
 ROWS = 64  # that a derivative sees at once
 RIDGES = np.geomspace(1e-6, 1.0, 13)  # of the first kernel's largest eigenvalue
-N_PAIRS = 64  # samples whose two views the control and the fixed kernel are trained on
+N_PAIRS = 32  # samples whose two views the control and the fixed kernel are trained on
+N_LINEARIZED = 64  # samples at which the linearised prediction is compared
+N_GRADIENTS = 5  # checkpoints whose gradients the fixed kernel is given
 
 QUANTITIES = (
     Quantity(
@@ -87,19 +90,22 @@ QUANTITIES = (
 OF_KERNEL = ("explained_share", "drift", "alignment_with_first_kernel", "largest_change")  # over n_points samples
 
 
-def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, dict[str, str]]:
+def measure(subject: Subject, seen: Sequence[Seen], advance: Callable[[], None]) -> tuple[xr.Dataset, dict[str, str]]:
     """The numbers of every checkpoint after the start and of the control, and why some are missing."""
-    ground = _Ground(subject)
-    missing = dict(ground.why)
+    ground = _Ground(subject, seen[0].clean[EMBEDDING].double())
+    outputs = {at.label: at.clean[EMBEDDING].double() for at in seen}
     states = list(subject.checkpoints[1:])
     if subject.settings.control and (control := ground.control()) is not None:
         states.insert(0, (CONTROL, control))
+        outputs[CONTROL] = subject.encoder.embed(control, subject.x).double()
     rows = []
-    for k, (_, state) in enumerate(states):
-        rows.append(ground.numbers(state, before=[s for label, s in states[:k] if label != CONTROL]))
+    for label, state in states:
+        rows.append(ground.numbers(state, outputs[label]))
+        if label in (CONTROL, subject.labels[-1]):
+            path = [subject.start, state] if label == CONTROL else _some([it for _, it in subject.checkpoints])
+            rows[-1] |= ground.of_the_loss(path)
         advance()
     groups, moved = _movement(subject, [state for _, state in states])
-    missing |= ground.why
     return (
         xr.Dataset(
             {
@@ -115,8 +121,14 @@ def measure(subject: Subject, advance: Callable[[], None]) -> tuple[xr.Dataset, 
             },
             coords={"point": [label for label, _ in states], "parameter": groups, "bound": ["value", "low", "high"]},
         ),
-        missing,
+        ground.why,
     )
+
+
+def _some(states: list[State]) -> list[State]:
+    """A few states at even distances, the first and the last among them."""
+    last = len(states) - 1
+    return [states[round(k * last / (N_GRADIENTS - 1))] for k in range(N_GRADIENTS)] if last >= N_GRADIENTS else states
 
 
 def _movement(subject: Subject, states: list[State]) -> tuple[list[str], np.ndarray]:
@@ -142,6 +154,7 @@ class _Ground:
     """The start, and everything at the start that all points are compared with."""
 
     subject: Subject
+    outputs: Tensor  # the embedding of the clean samples at the start
 
     @cached_property
     def why(self) -> dict[str, str]:
@@ -160,29 +173,23 @@ class _Ground:
         return torch.cat([a[:N_PAIRS], b[:N_PAIRS]])
 
     @cached_property
-    def outputs(self) -> Tensor:
-        """The embedding of the clean samples at the start."""
-        return self.subject.encoder.embed(self.subject.start, self.subject.x).double()
-
-    @cached_property
     def kernels(self) -> list[Tensor]:
         """The first tangent kernel: the trace over all outputs, or one per group of random directions."""
         return self._kernels(self.subject.start)
 
-    def numbers(self, state: State, before: list[State]) -> dict[str, Estimate]:
-        """All numbers of one point; those at `before` lie between it and the start."""
+    def numbers(self, state: State, outputs: Tensor) -> dict[str, Estimate]:
+        """The numbers of a point at which these are the outputs."""
         found = self._drift(state)
-        outputs = self.subject.encoder.embed(state, self.subject.x).double()
         change = outputs - self.outputs
         size = (self.outputs - self.outputs.mean(0)).norm()
         found["movement"] = plain(float(change.norm() / size)) if float(size) > 0 else MISSING
         if float(change.norm()) <= 1e-9 * float(self.outputs.norm()):
             self.why["linearization_error"] = "the embedding is the same as at the start"
             return found
-        lin = self._linearized(self.subject.x, state).double()
-        found["linearization_error"] = _ratio((change - lin).square().sum(1), change.square().sum(1))
+        some = change[:N_LINEARIZED]
+        lin = self._linearized(self.subject.x[:N_LINEARIZED], state).double()
+        found["linearization_error"] = _ratio((some - lin).square().sum(1), some.square().sum(1))
         found["explained_share"] = self._explained(change[: len(self.points)])
-        found |= self._of_the_loss(state, before)
         return found
 
     # --- tangent kernels --------------------------------------------------------------------------------------------
@@ -282,10 +289,10 @@ class _Ground:
         a, b = outputs.chunk(2)
         return self.subject.value_of_loss(a, b)
 
-    def _of_the_loss(self, state: State, before: list[State]) -> dict[str, Estimate]:
-        """What takes the loss's gradients: the slope that is left, and the prediction of the first kernel."""
+    def of_the_loss(self, path: Sequence[State]) -> dict[str, Estimate]:
+        """What takes the loss, at the end of a path from the start: slope left, fixed-kernel error."""
         try:
-            return {"slope_left": self._slope_left(state), "fixed_kernel_error": self._fixed_kernel(state, before)}
+            return {"slope_left": self._slope_left(path[-1]), "fixed_kernel_error": self._fixed_kernel(path)}
         except (RuntimeError, ValueError, TypeError) as error:
             # A user's loss may refuse this batch, or have no derivative that torch.func can take.
             told = f"the loss has no gradient here: {' '.join(str(error).split())[:200]}"
@@ -303,7 +310,7 @@ class _Ground:
                 self.why["slope_left"] = f"the loss has not fallen: {first:.4g} at the start, {now:.4g} now"
                 return MISSING
             # No derivative: a hinge has kinks, and running statistics follow the parameters along the path.
-            ahead = self._loss_beside(state, path, CARRIED_ON)
+            now, ahead = (self._loss_beside(state, path, length) for length in (0.0, CARRIED_ON))
         return plain((now - ahead) / (CARRIED_ON * fall))
 
     def _loss_beside(self, state: State, direction: State, length: float) -> float:
@@ -311,18 +318,19 @@ class _Ground:
         return float(self._loss_of(self.subject.encoder.parameters(moved), self.subject.encoder.buffers(moved)))
 
     def _beside(self, state: State, direction: State, length: float) -> State:
-        """The state moved along a direction, with the running statistics that it has there."""
+        """The state moved along a direction, with the running statistics that it has there on some of the samples."""
         here = self.subject.encoder.parameters(state)
-        return self.subject.restated({**state, **{name: p + length * direction[name] for name, p in here.items()}})
+        moved = {**state, **{name: p + length * direction[name] for name, p in here.items()}}
+        return self.subject.restated(moved, self.pairs)
 
-    def _fixed_kernel(self, state: State, before: list[State]) -> Estimate:
+    def _fixed_kernel(self, path: Sequence[State]) -> Estimate:
         r"""The best $-\sum_k c_k K_0\,\partial L/\partial f(\theta_k)$, c ≥ 0, beside the change of the outputs."""
-        encoder, start = self.subject.encoder, self.subject.start
+        encoder, start, state = self.subject.encoder, self.subject.start, path[-1]
         origin, buffers = encoder.parameters(start), encoder.buffers(start)
         with torch.no_grad():
             first = encoder.function(origin, buffers, self.pairs)
             change = encoder.function(encoder.parameters(state), encoder.buffers(state), self.pairs) - first
-        columns = [self._pulled(origin, buffers, gradient) for gradient in self._gradients([start, *before, state])]
+        columns = [self._pulled(origin, buffers, gradient) for gradient in self._gradients(path)]
         size = change.double().square().sum().sqrt()
         if not columns or not float(size) > 0:
             return MISSING
@@ -331,7 +339,7 @@ class _Ground:
         _, error = nnls(A[:, lengths > 0] / lengths[lengths > 0], change.flatten().double().cpu().numpy())
         return plain(error / float(size))
 
-    def _gradients(self, states: list[State]) -> Iterator[Tensor]:
+    def _gradients(self, states: Sequence[State]) -> Iterator[Tensor]:
         """∂L/∂f at each state."""
         encoder = self.subject.encoder
         for state in states:
@@ -389,7 +397,7 @@ class _Ground:
         if not all(bool(torch.isfinite(p).all()) for p in here.values()):
             self.why["control"] = "the loss's gradient at the start is zero or not finite"
             return None
-        return self.subject.restated({**state, **here})
+        return self.subject.restated({**state, **here}, self.subject.x)
 
 
 def _projected(output: Callable[[object], Tensor], directions: Tensor, result: object) -> Tensor:

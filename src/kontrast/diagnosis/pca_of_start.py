@@ -37,12 +37,12 @@ def measure(subject: Subject) -> tuple[xr.Dataset, dict[str, str]]:
 
 
 def _sine(subject: Subject) -> float:
-    outputs = subject.encoder.embed(subject.end, subject.x).double()
-    outputs = outputs - outputs.mean(0)
-    n, d = outputs.shape
+    n, d = len(subject.x), subject.encoder.embed(subject.end, subject.x[:2]).shape[1]
     if n < SAMPLES_PER_DIMENSION * d:
         raise InputError(f"{n} samples are too few to compare spans of {d} dimensions; raise n_samples")
     a, b = (features_into_head(subject, subject.start, view) for view in subject.pair)
+    outputs = subject.encoder.embed(subject.end, subject.x).double()
+    outputs = outputs - outputs.mean(0)
     center = torch.cat([a, b]).mean(0)
     phi = features_into_head(subject, subject.start, subject.x) - center
     if phi.shape[1] <= d:

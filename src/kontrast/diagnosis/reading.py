@@ -35,6 +35,7 @@ from kontrast.nets import Build, build_network, takes_width
 
 Checkpoints = Source | Sequence[Source]
 STAND_IN_TEMPERATURE = 0.5
+COUNTED_ON = 128  # samples, on which running statistics are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
         raise InputError("test has labels, but the samples have none to learn from; pass labels=")
     clean, seen = encoder.prepared(clean), replace(seen, views=encoder.prepared(seen.views))
     held = [state for _, state in states]
-    restated = with_statistics(encoder, held, settings.statistics, clean)
+    restated = with_statistics(encoder, held, settings.statistics, clean[:COUNTED_ON])
     subject = Subject(
         encoder,
         tuple((label, state) for (label, _), state in zip(states, restated, strict=True)),
@@ -84,13 +85,14 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
         seen,
         held[0] if has_statistics(encoder.module) and settings.statistics == "data" else None,
         labelled,
+        None if y is None else y if seen.rows is None else y[seen.rows.cpu()],
         loss,
         is_own,
         words,
-        lambda state: (
-            recalibrated(encoder, state, clean)
+        lambda state, x: (
+            recalibrated(encoder, state, x)
             if settings.statistics == "data"
-            else with_statistics(encoder, [held[0], state], settings.statistics, clean)[1]
+            else with_statistics(encoder, [held[0], state], settings.statistics, x)[1]
         ),
         settings,
     )
@@ -103,7 +105,7 @@ def _notes(subject: Subject, states: list[tuple[str, State]], given: Given) -> l
     notes += [f"{label}: {note}" for label, state in states for note in getattr(state, "notes", ())]
     if given.start is None:
         notes.append(f"the start was built again from seed {settings.seed}")
-    if statistics := statistics_in_words(encoder.module, settings.statistics, len(subject.x)):
+    if statistics := statistics_in_words(encoder.module, settings.statistics, min(COUNTED_ON, len(subject.x))):
         notes.append(statistics)
     if not subject.loss_given:
         notes.append(f"no loss was given, so {subject.loss_words} stands in where one is needed")

@@ -13,7 +13,7 @@ from torch import nn
 
 from kontrast.checks import require_whole
 from kontrast.diagnosis import buys, collapse, labels_needed, laziness, pca_of_start, views_and_loss, widths
-from kontrast.diagnosis.embeddings import TWINS
+from kontrast.diagnosis.embeddings import TWINS, Sources
 from kontrast.diagnosis.inputs import Select
 from kontrast.diagnosis.quantities import BOUNDS
 from kontrast.diagnosis.reading import Checkpoints, Given, read
@@ -141,13 +141,14 @@ def _measured(subject: Subject, count: _Counter, sweep: list[int], given: Given)
     for label, state in subject.checkpoints:
         seen.append(collapse.look(subject, label, state))
         count()
+    sources = Sources(subject)
     parts = [
-        laziness.measure(subject, count),
+        laziness.measure(subject, seen, count),
         collapse.measure(subject, seen),
         views_and_loss.measure(subject, seen),
         pca_of_start.measure(subject),
-        buys.measure(subject, count),
-        labels_needed.measure(subject),
+        buys.measure(subject, seen, sources, count),
+        labels_needed.measure(subject, sources),
     ]
     found = [part for part, _ in parts]
     missing = {name: reason for _, why in parts for name, reason in why.items()}

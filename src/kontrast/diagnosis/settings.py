@@ -39,7 +39,7 @@ class Settings:
 
     n_samples: int = 256
     n_views: int = 4
-    n_points: int = 48
+    n_points: int = 32
     n_splits: int = 10
     n_labelled: int = 2000
     statistics: str = "data"

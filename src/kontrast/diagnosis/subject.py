@@ -36,10 +36,11 @@ class Subject:
         views: views of these samples.
         start_as_saved: the start with its own running statistics, where those at the checkpoints are others.
         labelled: samples with labels; None without.
+        y: the labels of `x`; None without.
         loss: of two views.
         loss_given: whether the user gave it; else NT-Xent stands in.
         loss_words: its name.
-        restated: the same choice of running statistics for another state.
+        restated: the same choice of running statistics for another state, counted on these samples where they are.
         settings: how the diagnosis is made.
     """
 
@@ -49,10 +50,11 @@ class Subject:
     views: Views
     start_as_saved: State | None
     labelled: Labelled | None
+    y: Tensor | None
     loss: Loss
     loss_given: bool
     loss_words: str
-    restated: Callable[[State], State]
+    restated: Callable[[State, Tensor], State]
     settings: Settings
 
     @property

@@ -19,6 +19,7 @@ from kontrast.diagnosis.subject import Subject
 from kontrast.diagnosis.temperatures import TemperatureReading, read_temperature, temperature_of
 
 KINDS = ("positives", "negatives")
+N_AUGMENTED = 128  # samples to which every part of the view is applied alone
 START, INPUT = "the start", "the raw input"
 
 OF_PAIRS = (
@@ -148,7 +149,7 @@ def _value(subject: Subject, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _augmentations(subject: Subject, missing: dict[str, str]) -> tuple[Augmentation, ...]:
-    view, x = subject.views.view, subject.x
+    view, x = subject.views.view, subject.x[:N_AUGMENTED]
     if view is None or not x.is_floating_point():
         missing["invariance"] = "the views are not made of parts that kontrast knows, such as crop+flip"
         return ()

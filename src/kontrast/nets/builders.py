@@ -32,25 +32,25 @@ def named_builder(build: Build) -> str:
     return name
 
 
-def builder_from(model: str) -> Build:
-    """The function that "FILE.py:NAME" names."""
+def builder_from(model: str, *, name: str = "model") -> Build:
+    """The function that "FILE.py:NAME" names; `name` is what messages call it."""
     if model in _builders:
         return _builders[model]
     if model.startswith(IN_PYTHON):
         raise InputError(
             f"{model} was a function of another Python process; call kontrast.study.run with that function again"
         )
-    file, colon, name = model.rpartition(":")
+    file, colon, function = model.rpartition(":")
     path = Path(file).expanduser()
     if not colon or path.suffix != ".py":
-        raise InputError(f"model must be FILE.py:FUNCTION, got {model!r}; write my_net.py:build")
+        raise InputError(f"{name} must be FILE.py:FUNCTION, got {model!r}; write my_net.py:build")
     if not path.is_file():
-        raise InputError(f"there is no file {file!r}; model must be FILE.py:FUNCTION, as in my_net.py:build")
+        raise InputError(f"there is no file {file!r}; {name} must be FILE.py:FUNCTION, as in my_net.py:build")
     key = (model, _file_digest(path))  # a file that was edited since is read again
     if key not in _from_files:
-        found = getattr(_module_of(path), name, None)
+        found = getattr(_module_of(path), function, None)
         if not callable(found):
-            raise InputError(f"{file} defines no function {name!r}; model must be FILE.py:FUNCTION")
+            raise InputError(f"{file} defines no function {function!r}; {name} must be FILE.py:FUNCTION")
         _from_files[key] = found
     return _from_files[key]
 

@@ -1,6 +1,6 @@
 """Figures and single-file HTML pages, rebuilt from stored results alone. The only home of matplotlib and jinja2.
 
-`study` and `claims` hold a page each, with its template beside it; what all pages and figures share is here.
+`study`, `diagnosis` and `claims` hold a page each, with its template beside it; what all pages share is here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from kontrast.errors import StoreError
+from kontrast.report.diagnosis.files import check_diagnosis_folder, read_diagnosis, write_diagnosis
+from kontrast.report.diagnosis.page import diagnosis_figure, diagnosis_page
+from kontrast.report.diagnosis.sections import Grid
+from kontrast.report.diagnosis.summary import diagnosis_summary, diagnosis_tables
 from kontrast.report.embedding_figure import write_embedding_figure
 from kontrast.report.pattern_figure import write_pattern_figure
 from kontrast.report.study.page import study_files
@@ -24,7 +28,15 @@ if TYPE_CHECKING:
     from kontrast.claims import Record
 
 __all__ = [
+    "Grid",
+    "check_diagnosis_folder",
+    "diagnosis_figure",
+    "diagnosis_page",
+    "diagnosis_summary",
+    "diagnosis_tables",
+    "read_diagnosis",
     "write_claims_report",
+    "write_diagnosis",
     "write_embedding_figure",
     "write_pattern_figure",
     "write_report",

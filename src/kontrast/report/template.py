@@ -12,8 +12,8 @@ from kontrast.report.svg import printable
 PAGE = "report.html"  # what every page is written to
 
 
-def template(package: str) -> jinja2.Template:
-    """The `page.html` of a package; what it is given is escaped, and a name it is not given is an error."""
+def template(package: str, name: str = "page.html") -> jinja2.Template:
+    """A template of a package; what it is given is escaped, and a name it is not given is an error."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(folder, ".") for folder in (package, "kontrast.report")]),
         autoescape=True,
@@ -23,7 +23,7 @@ def template(package: str) -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _shown(value: Any) -> Any:
