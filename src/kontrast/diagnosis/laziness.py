@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from kontrast.diagnosis.inputs import State, has_statistics
 from kontrast.diagnosis.quantities import MISSING, Quantity, plain, variables
 from kontrast.diagnosis.subject import Subject
 from kontrast.errors import InputError
-from kontrast.kernels import empirical_ntk_trace
+from kontrast.kernels import empirical_ntk_along, empirical_ntk_trace
 from kontrast.linalg import Estimate
 from kontrast.nets import MLP
 
@@ -199,17 +199,18 @@ class _Ground:
         points = encoder.prepared(self.points)
         q = self.subject.settings.directions(n_outputs)
         if q is None:
-            plain_mlp = isinstance(encoder.module, MLP) and encoder.select is None  # whose kernel has a closed form
-            output = None if plain_mlp else encoder.output
-            return [empirical_ntk_trace(encoder.module, points, parameters=state, output=output).double()]
+            return [empirical_ntk_trace(encoder.module, points, parameters=state, output=self._output).double()]
         normal = torch.randn(n_outputs, q, generator=self.subject.generator(1), dtype=torch.float64)
         directions = math.sqrt(n_outputs) * torch.linalg.qr(normal).Q
-        groups = directions.to(self.points.device).tensor_split(min(4, q), dim=1)
-        made = []
-        for group in groups:
-            output = partial(_projected, encoder.output, group.to(self.outputs.device) / math.sqrt(group.shape[1]))
-            made.append(empirical_ntk_trace(encoder.module, points, parameters=state, output=output).double())
-        return made
+        groups = [group / math.sqrt(len(group)) for group in directions.mT.tensor_split(min(4, q))]
+        kernels = empirical_ntk_along(encoder.module, points, groups, parameters=state, output=self._output)
+        return [K.double() for K in kernels]
+
+    @cached_property
+    def _output(self) -> Callable[[object], Tensor] | None:
+        """What kernels take for the output, one object, so that they plan once; None for a plain MLP."""
+        encoder = self.subject.encoder
+        return None if isinstance(encoder.module, MLP) and encoder.select is None else encoder.output
 
     def _drift(self, state: State) -> dict[str, Estimate]:
         try:
@@ -398,11 +399,6 @@ class _Ground:
             self.why["control"] = "the loss's gradient at the start is zero or not finite"
             return None
         return self.subject.restated({**state, **here}, self.subject.x)
-
-
-def _projected(output: Callable[[object], Tensor], directions: Tensor, result: object) -> Tensor:
-    z = output(result)
-    return z @ directions.to(z)
 
 
 def _without(kernels: list[Tensor], g: int) -> Tensor:

@@ -75,7 +75,9 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
     labelled = None if y is None or x is None else _labelled(x, y, given.test, settings)
     if labelled is None and given.test is not None:
         raise InputError("test has labels, but the samples have none to learn from; pass labels=")
-    clean, seen = encoder.prepared(clean), replace(seen, views=encoder.prepared(seen.views))
+    # Contiguous: images whose channels lie last in memory take kernels three times the time.
+    clean = encoder.prepared(clean).contiguous()
+    seen = replace(seen, views=encoder.prepared(seen.views).contiguous())
     held = [state for _, state in states]
     restated = with_statistics(encoder, held, settings.statistics, clean[:COUNTED_ON])
     subject = Subject(

@@ -8,7 +8,7 @@ from kontrast.kernels.empirical import (
     empirical_ntk_mean,
     empirical_ntk_trace,
 )
-from kontrast.kernels.estimates import KernelEstimate, empirical_ntk_trace_estimate
+from kontrast.kernels.estimates import KernelEstimate, empirical_ntk_along, empirical_ntk_trace_estimate
 from kontrast.kernels.infinite import InfiniteNetwork, QuadratureError, infinite_nngp, infinite_ntk
 from kontrast.kernels.kernel_functions import (
     KERNEL_TILE,
@@ -41,6 +41,7 @@ __all__ = [
     "SketchedDrift",
     "TangentKernel",
     "empirical_ntk",
+    "empirical_ntk_along",
     "empirical_ntk_components",
     "empirical_ntk_diagonal",
     "empirical_ntk_mean",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -72,3 +73,22 @@ def empirical_ntk_trace_estimate(
         # Of c orthogonal directions, these q leave out the share 1 − q / c.
         variance = squares * ((1 - directions / c) / (GROUPS * (GROUPS - 1)))
         return KernelEstimate(mean, variance.sqrt_())
+
+
+def empirical_ntk_along(
+    module: nn.Module, x: Tensor, groups: Sequence[Tensor], **options: Unpack[NTKOptions]
+) -> list[Tensor]:
+    r"""$\sum_k v_k^\top K(x, x')\,v_k$ over each group of directions $v_k$ in the space of outputs, (n, n) each.
+
+    Args:
+        module: any module with outputs (n, c).
+        x: rows (n, …).
+        groups: directions, (q, c) each; all groups have the plan of the first in common.
+        **options: as in `empirical_ntk`.
+    """
+    memory = options.get("memory")
+    with undisturbed(module):
+        network = network_of(module, options.get("parameters"), options.get("only"), options.get("output"))
+        x = check_rows("x", x, network)
+        question = Question(Kind.TRACE, len(x), len(x), symmetric=True)
+        return [filled(network, x, None, question, memory, directions=group.to(network.like))[""] for group in groups]
