@@ -12,7 +12,10 @@ import pytest
 import kontrast as kt
 
 HEADLINES = {
+    "Diagnosis": "diagnosis",
+    "Monitor": "diagnosis",
     "SpectralContrastive": "estimators",
+    "diagnose": "diagnosis",
     "ContrastivePCA": "estimators",
     "KernelLearnability": "estimators",
     "empirical_ntk": "kernels",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not call `__getattr
         study,
     )
     from kontrast.data import load
-    from kontrast.diagnosis import Diagnosis, diagnose
+    from kontrast.diagnosis import Diagnosis, Monitor, diagnose
     from kontrast.estimators import ContrastivePCA, KernelLearnability, SpectralContrastive
     from kontrast.kernels import empirical_ntk, infinite_ntk
 
@@ -48,6 +48,7 @@ _HEADLINES = {
     "ContrastivePCA": "estimators",
     "Diagnosis": "diagnosis",
     "KernelLearnability": "estimators",
+    "Monitor": "diagnosis",
     "SpectralContrastive": "estimators",
     "diagnose": "diagnosis",
     "empirical_ntk": "kernels",
@@ -59,6 +60,7 @@ __all__ = [
     "ContrastivePCA",
     "Diagnosis",
     "KernelLearnability",
+    "Monitor",
     "SpectralContrastive",
     "__version__",
     "bounds",

@@ -1,6 +1,7 @@
 """What a user's model is doing: lazy or learning, collapsed or not, whether training pays; a monitor for any loop."""
 
 from kontrast.diagnosis.inputs import Encoder, read_checkpoint, read_checkpoints, read_views
+from kontrast.diagnosis.loggers import TensorBoardLogger, WandbLogger, lightning_callback
 from kontrast.diagnosis.metrics import (
     SPECTRAL_METRICS,
     Alignment,
@@ -23,6 +24,7 @@ from kontrast.diagnosis.metrics import (
     std_sqrt_d,
     uniformity,
 )
+from kontrast.diagnosis.monitor import CollapseWarning, Monitor, read_monitor
 from kontrast.diagnosis.result import Diagnosis
 from kontrast.diagnosis.run import diagnose
 from kontrast.diagnosis.settings import Limits, Settings
@@ -30,20 +32,25 @@ from kontrast.diagnosis.settings import Limits, Settings
 __all__ = [
     "SPECTRAL_METRICS",
     "Alignment",
+    "CollapseWarning",
     "Diagnosis",
     "Encoder",
     "Limits",
+    "Monitor",
     "Settings",
     "Similarities",
     "Spectrum",
+    "TensorBoardLogger",
     "Uniformity",
     "ViewGroups",
+    "WandbLogger",
     "alignment",
     "alpha_req",
     "centered_rank",
     "diagnose",
     "effective_negatives",
     "lidar",
+    "lightning_callback",
     "metrics_of",
     "neighbor_agreement",
     "nesum",
@@ -51,6 +58,7 @@ __all__ = [
     "rankme",
     "read_checkpoint",
     "read_checkpoints",
+    "read_monitor",
     "read_views",
     "spread",
     "stable_rank",
