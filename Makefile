@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PYTHON_PEERS ?= $(PYTHON) python3.12 python3.11 python3.10
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install dev demo verify lint test test-all bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized docs-claims clean
+.PHONY: install dev demo verify lint test test-all bench bench-peers bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized bench-diagnose docs-claims clean
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -49,7 +49,7 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n auto
 
-bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized
+bench: bench-kernels bench-embeddings bench-deep-linear bench-one-layer bench-linearized bench-diagnose
 	$(BIN)/python benchmarks/training_step.py
 
 bench-kernels: $(VENV)/installed-bench bench-peers
@@ -75,6 +75,12 @@ bench-one-layer: install
 # Linearised networks at t = ∞ and kernel regression, against the training they stand for.
 bench-linearized: install
 	$(BIN)/python benchmarks/linearized.py
+
+# Planted cases told right, the monitor's overhead, and how many labels a model would need.
+bench-diagnose: dev
+	$(BIN)/python benchmarks/diagnose.py
+	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/labels_needed.py
 
 bench-peers: $(PEERS)/installed
 

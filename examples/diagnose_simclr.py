@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -91,13 +93,13 @@ def views_of(how: str, x: Tensor) -> str:
     return "crop:0.2,1+flip+brightness+contrast+gray" if x.shape[1] == 3 else "affine:25,0.1,0.3+contrast"
 
 
-def loss_of(how: str) -> Callable[[Tensor, Tensor], Tensor]:
+def loss_of(how: str) -> Callable[[Tensor, Tensor], Any]:
     """The loss of two views."""
     if how in ("simsiam", "no-stop-gradient"):
         return lambda a, b: -F.cosine_similarity(a, b).mean()
     if how == "projector-collapse":
-        return lambda a, b: kt.losses.vicreg(a, b, covariance=0.0).total
-    return lambda a, b: kt.losses.nt_xent(a, b, temperature=10.0 if how == "hot" else 0.2).total
+        return partial(kt.losses.vicreg, covariance=0.0)
+    return partial(kt.losses.nt_xent, temperature=10.0 if how == "hot" else 0.2)  # whose temperature can be read
 
 
 def train(how: str, x: Tensor, folder: Path, *, epochs: int = 12, learning_rate: float = 2e-3, seed: int = 0) -> Path:

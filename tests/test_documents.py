@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from kontrast.data import parse_view
+from kontrast.diagnosis import SPECTRAL_METRICS, CollapseWarning, Limits
+from kontrast.diagnosis.metrics import LIDAR_WORDS
+from kontrast.diagnosis.rules import RULES as RULES_OF_A_DIAGNOSIS
 from kontrast.study import Thresholds
 from kontrast.study.map import RULES
 
@@ -62,8 +68,94 @@ def programs_of(document: str) -> list[str]:
 def test_the_python_examples_run_as_they_stand(document: str, programs: Programs) -> None:
     *shown, study = programs.shown_by(document)
     assert "cosine: " in study
-    signs = ("1797, 32", "patterns from 64 starts", "of the 1797 samples", "NT-Xent at width 16 and rate ")
+    signs = (
+        "1797, 32",
+        "patterns from 64 starts",
+        "of the 1797 samples",
+        "NT-Xent at width 16 and rate ",
+        "training learns features; no collapse; training buys nothing over spectral: ",
+    )
     assert all(any(sign in text for sign in signs) for text in shown)
+
+
+def test_the_examples_of_diagnose_run_as_they_stand(programs: Programs) -> None:
+    with pytest.warns(CollapseWarning, match="complete collapse of 'embedding' at step 50: "):
+        digits, equal_rows, width, monitor, accumulators = programs.shown_by("docs/diagnose.md")
+    assert digits.startswith("training learns features; no collapse; training buys nothing over spectral: ")
+    assert (
+        float(re.findall(r"centered_rank: (\S+)", equal_rows)[0])
+        > 200
+        > 2
+        > float(re.findall(r"rankme: (\S+)", equal_rows)[0])
+    )
+    assert width.startswith("a kernel drift below 0.1 takes a width of ")
+    assert monitor.startswith("Monitor of Sequential: step 200, 5 records in my-run; ")
+    assert abs(float(accumulators.split()[0])) < 1e-9
+
+
+@pytest.mark.slow
+def test_diagnose_simclr(programs: Programs) -> None:
+    """A healthy run and one of each kind of break, so small that only what was broken can be told."""
+    words = ("healthy", "hot", "no-augmentation", "lr-0", "no-stop-gradient")
+    said = programs.run(ROOT / "examples/diagnose_simclr.py", *words, "--size", 400, "--epochs", 4)
+    healthy, hot, no_augmentation, lr_0, no_stop_gradient = re.findall(r"^.*; training .*$", said, flags=re.M)
+    assert "no collapse" in healthy
+    assert "to blame" not in healthy
+    assert "to blame: temperature" in hot
+    assert "to blame: augmentation" in no_augmentation
+    assert lr_0.startswith("undertrained; no collapse")
+    assert no_stop_gradient.startswith("complete collapse")
+    assert (programs.folder / "simclr-runs/hot/epoch_4.pt").is_file()
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell, in the folder of the notebook as Jupyter has it; what a cell ends with is shown."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shown = shown_by_notebook(ROOT / "examples/diagnose_simclr.ipynb")
+    summary, *figures = (it for it in shown if hasattr(it, "_repr_html_"))
+    assert "<svg" in summary._repr_html_()
+    assert [type(it).__name__ for it in figures] == ["Figure", "Figure"]
+    printed = capsys.readouterr().out
+    assert "hot: " in printed
+    assert "to blame: temperature" in printed
+    assert "no-stop-gradient: complete collapse" in printed
+
+
+def shown_by_notebook(path: Path) -> list[Any]:
+    """What the cells end with, run one after the other in a plain interpreter; stored outputs are stripped."""
+    names: dict[str, Any] = {}
+    shown = []
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["outputs"] == []
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, str(path), "exec"), names)
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
+    return shown
+
+
+def test_the_page_of_the_diagnosis_states_its_rules_and_conventions() -> None:
+    page = (ROOT / "docs/diagnose.md").read_text()
+    rules, names = (
+        re.findall(r"^\| (`?[\w ]+`?) \| (.*?) \|(?: .*\|)?$", page[page.index(first) : page.index(end)], flags=re.M)[
+            1:
+        ]
+        for first, end in (("| regime | rule |", '"(not sure)"'), ("| name | | centred |", "σ are singular values"))
+    )
+    assert rules == [(rule.regime.word, rule.reason(Limits())) for rule in RULES_OF_A_DIAGNOSIS]
+    metrics = [(f"`{it.name}`", it.words) for it in SPECTRAL_METRICS.values()]
+    assert names == [*metrics, ("`lidar`", LIDAR_WORDS)]
+
+
+def test_the_diagnosis_page_names_options_that_exist() -> None:
+    help_text = help_of("diagnose")
+    for option in set(re.findall(r"--[a-z][a-z-]*", (ROOT / "docs/diagnose.md").read_text())):
+        assert option in help_text, option
 
 
 def test_the_kernel_examples_run_as_they_stand(programs: Programs) -> None:
@@ -147,7 +239,7 @@ def test_kernel_regression(programs: Programs) -> None:
 
 def test_the_readme_example_is_four_lines() -> None:
     programs = programs_of("README.md")
-    assert len(programs) == 6
+    assert len(programs) == 7
     assert len([line for line in programs[-1].splitlines() if line.strip()]) == 4
 
 
@@ -179,10 +271,12 @@ def test_the_page_of_the_study_states_the_rules_of_the_map() -> None:
 
 
 def test_the_readme_commands_exist() -> None:
-    help_text = help_of("study")
-    commands = re.findall(r"kontrast study (.*?)(?:#|`|\n)", (ROOT / "README.md").read_text())
-    for option in {word for command in commands for word in command.split() if word.startswith("--")}:
-        assert option in help_text, option
+    for name in ("study", "diagnose"):
+        help_text = help_of(name)
+        commands = re.findall(rf"kontrast {name} (.*?)(?:#|`|\n)", (ROOT / "README.md").read_text())
+        assert commands
+        for option in {word for command in commands for word in command.split() if word.startswith("--")}:
+            assert option in help_text, option
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z-]+)(?:`|  )", (ROOT / "README.md").read_text()):
         assert f"\n{target}:" in makefile, target

@@ -115,7 +115,7 @@ def test_the_loss_of_a_batch_is_at_chance_where_views_are_strangers():
     assert found.loss_at_chance.value == pytest.approx(math.log(2 * 256 - 1), rel=0.05)
     assert "at chance" in found.sentence
     assert marks(*two_views()).sentence == ""
-    assert "equal views" in marks(a, a).sentence
+    assert marks(a, a).sentence == ""  # as good as equal views is no fault of a loss
 
 
 def test_a_loss_may_return_a_loss_value_a_tensor_or_a_float():

@@ -12,8 +12,9 @@ from hypothesis.strategies import integers
 
 from kontrast.data import Dataset, load
 from kontrast.errors import InputError
-from kontrast.estimators import compare_with_input, knn_probe, linear_probe, probe_embeddings, probes
+from kontrast.estimators import compare_with_input, knn_probe, linear_probe, probe_embeddings, probes, ridge_probe
 from tests.cases import generator, randn
+from tests.reference import diagnosis as slow
 
 
 def blobs(n: int, *, apart: float, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,3 +206,60 @@ def test_labels_that_allow_no_probe(labels: torch.Tensor | None, reason: str) ->
     table, why = probe_embeddings({"all": Dataset(x, labels, "x")}, {"all": x})
     assert table == ()
     assert reason in why
+
+
+# The probe in closed form
+
+
+def ridges_of(x: torch.Tensor) -> list[float]:
+    """The probe's ridges: shares of the mean of the Gram matrix's eigenvalues above rounding."""
+    values = torch.linalg.eigvalsh(x @ x.mT)
+    return (probes.RIDGES * values[values > 1e-10 * values[-1]].mean()).tolist()
+
+
+@pytest.mark.parametrize("n, d, classes", [(24, 3, 3), (12, 20, 2), (15, 15, 4), (30, 5, 2)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_ridge_probe_is_that_of_refits(n: int, d: int, classes: int, seed: int) -> None:
+    y, y_test = torch.arange(n) % classes, torch.arange(60) % classes
+    centers = randn(classes, d, seed=seed)
+    x, x_test = centers[y] + randn(n, d, seed=seed + 10), centers[y_test] + randn(60, d, seed=seed + 20)
+    x[:, 0], x_test[:, 0] = 7.0, randn(60, seed=3)  # a constant column says nothing, whatever it is in the test
+    expected, _ = slow.ridge_probe(x, y, x_test, y_test, ridges_of)
+    assert ridge_probe(x, y, x_test, y_test) == pytest.approx(expected, abs=1e-12)
+    assert ridge_probe(x.float(), y, x_test.float(), y_test) == pytest.approx(expected, abs=0.02)
+
+
+@given(seed=integers(0, 999))
+def test_the_ridge_probe_does_not_know_scales_shifts_orders_and_names(seed: int) -> None:
+    (x, y), (x_test, y_test) = (blobs(30, apart=1.5, seed=seed + k) for k in (0, 1))
+    found = ridge_probe(x, y, x_test, y_test)
+    scale, shift = torch.tensor([1e-3, 1.0, 1e5]).double(), torch.tensor([-5.0, 0.0, 3.0]).double()
+    assert ridge_probe(x * scale + shift, y, x_test * scale + shift, y_test) == pytest.approx(found, abs=1 / 30 + 1e-9)
+    order = torch.randperm(30, generator=generator(seed))
+    assert ridge_probe(x[order], y[order], x_test, y_test) == pytest.approx(found, abs=1 / 30 + 1e-9)
+    names = torch.tensor([9, -4, 2])  # the same classes by other numbers, in another order
+    assert ridge_probe(x, names[y], x_test, names[y_test]) == pytest.approx(found, abs=1 / 30 + 1e-9)
+
+
+def test_the_ridge_probe_of_permuted_labels_guesses_and_of_clear_ones_is_right() -> None:
+    (x, y), (x_test, y_test) = (blobs(120, apart=8, seed=seed) for seed in (0, 1))
+    assert ridge_probe(x, y, x_test, y_test) == 1.0
+    found = [ridge_probe(x, y[torch.randperm(120, generator=generator(s))], x_test, y_test) for s in range(20)]
+    assert np.mean(found) == pytest.approx(1 / 3, abs=0.08)
+    many = [
+        ridge_probe(randn(40, 200, seed=s), torch.arange(40) % 2, randn(60, 200, seed=s + 50), torch.arange(60) % 2)
+        for s in range(20)
+    ]
+    assert np.mean(many) == pytest.approx(0.5, abs=0.06)
+
+
+def test_hard_embeddings_for_the_ridge_probe() -> None:
+    x, y = blobs(30, apart=6)
+    assert ridge_probe(torch.zeros(30, 4), y, torch.ones(30, 4), y) == pytest.approx(1 / 3)
+    assert ridge_probe(1e-200 * x, y, 1e-200 * x, y) == ridge_probe(1e200 * x, y, 1e200 * x, y) == 1.0
+    assert math.isnan(ridge_probe(x / 0, y, x, y))
+    assert ridge_probe(torch.cat([x, x], 1), y, torch.cat([x, x], 1), y) == 1.0  # columns twice
+    with pytest.raises(InputError, match="two classes or more"):
+        ridge_probe(x, torch.zeros_like(y), x, y)
+    with pytest.raises(InputError, match="test must be an embedding"):
+        ridge_probe(x, y, x, y[:3])

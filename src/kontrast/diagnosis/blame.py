@@ -43,7 +43,7 @@ Loss = Callable[[Tensor, Tensor], Any]
 DEFAULT_TEMPERATURE = 0.5  # NT-Xent's own
 ALMOST = 0.05  # of the way between the marks; at chance if 0 is in the interval too
 # What a loss of a user's may raise on a batch it was not written for: of another size, dtype or device.
-OF_THE_LOSS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+OF_THE_LOSS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +113,6 @@ class LossMarks:
             return (
                 f"the loss {self.loss} is at chance, {self.loss_at_chance}: it does not tell pairs from other samples"
             )
-        if (share.low if math.isfinite(share.low) else share.value) > 1 - ALMOST:
-            return f"the loss {self.loss} is that of equal views, {self.loss_of_equal_views}: the views ask for nothing"
         return ""
 
     def rows(self) -> list[Row]:

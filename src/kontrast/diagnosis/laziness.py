@@ -18,6 +18,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
+from kontrast.diagnosis.blame import OF_THE_LOSS
 from kontrast.diagnosis.collapse import EMBEDDING, Seen
 from kontrast.diagnosis.inputs import State, has_statistics
 from kontrast.diagnosis.quantities import MISSING, Quantity, plain, variables
@@ -182,7 +183,10 @@ class _Ground:
         found = self._drift(state)
         change = outputs - self.outputs
         size = (self.outputs - self.outputs.mean(0)).norm()
-        found["movement"] = plain(float(change.norm() / size)) if float(size) > 0 else MISSING
+        if float(size) > 0 or float(change.norm()) == 0:
+            found["movement"] = plain(float(change.norm() / size) if float(size) > 0 else 0.0)
+        else:  # all samples looked the same at the start: whatever came of it is far from it
+            found["movement"] = plain(math.inf)
         if float(change.norm()) <= 1e-9 * float(self.outputs.norm()):
             self.why["linearization_error"] = "the embedding is the same as at the start"
             return found
@@ -294,7 +298,7 @@ class _Ground:
         """What takes the loss, at the end of a path from the start: slope left, fixed-kernel error."""
         try:
             return {"slope_left": self._slope_left(path[-1]), "fixed_kernel_error": self._fixed_kernel(path)}
-        except (RuntimeError, ValueError, TypeError) as error:
+        except OF_THE_LOSS as error:
             # A user's loss may refuse this batch, or have no derivative that torch.func can take.
             told = f"the loss has no gradient here: {' '.join(str(error).split())[:200]}"
             self.why["slope_left"] = self.why["fixed_kernel_error"] = told
@@ -307,6 +311,9 @@ class _Ground:
         with torch.no_grad():
             first, now = (float(self._loss_of(encoder.parameters(it), encoder.buffers(it))) for it in (start, state))
             fall = first - now
+            if not math.isfinite(fall):
+                self.why["slope_left"] = f"the loss is not finite: {first:.4g} at the start, {now:.4g} now"
+                return MISSING
             if not fall > 1e-6 * (abs(first) + 1e-6):
                 self.why["slope_left"] = f"the loss has not fallen: {first:.4g} at the start, {now:.4g} now"
                 return MISSING
@@ -334,6 +341,8 @@ class _Ground:
         columns = [self._pulled(origin, buffers, gradient) for gradient in self._gradients(path)]
         size = change.double().square().sum().sqrt()
         if not columns or not float(size) > 0:
+            same = "the embedding of the views is the same as at the start"
+            self.why["fixed_kernel_error"] = "the loss's gradients are not finite" if not columns else same
             return MISSING
         A = torch.stack([-column.flatten().double() for column in columns], dim=1).cpu().numpy()
         lengths = np.linalg.norm(A, axis=0)
@@ -392,7 +401,7 @@ class _Ground:
                     size = float((outputs - outputs.mean(0)).norm())
                     rate = CONTROL_MOVE * size / float(slope.norm())
                 here = {name: p - rate * gradient[name] for name, p in here.items()}
-        except (RuntimeError, ValueError, TypeError, ZeroDivisionError) as error:
+        except OF_THE_LOSS as error:
             self.why["control"] = f"the loss has no gradient at the start: {' '.join(str(error).split())[:200]}"
             return None
         if not all(bool(torch.isfinite(p).all()) for p in here.values()):

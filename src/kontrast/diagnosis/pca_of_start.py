@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import xarray as xr
 from torch import Tensor, nn
@@ -48,8 +46,10 @@ def _sine(subject: Subject) -> float:
     if phi.shape[1] <= d:
         raise InputError(f"the {phi.shape[1]} features at the start span all {d} dimensions, so any head is their PCA")
     frames = [_contrastive(a - center, b - center, d), _whitened(a - center, b - center, d)]
-    sines = [float(subspace_sines(outputs, phi @ frame).square().mean().sqrt()) for frame in frames]
-    return min(sines, default=math.nan)
+    whole = [frame for frame in frames if frame.shape[1] == d]
+    if not whole:
+        raise InputError(f"the features at the start vary in fewer than {d} directions")
+    return min(float(subspace_sines(outputs, phi @ frame).square().mean().sqrt()) for frame in whole)
 
 
 def features_into_head(subject: Subject, state: State, x: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
         seen,
         held[0] if has_statistics(encoder.module) and settings.statistics == "data" else None,
         labelled,
-        None if y is None else y if seen.rows is None else y[seen.rows.cpu()],
+        _labels_of(seen, y),
         loss,
         is_own,
         words,
@@ -163,6 +163,13 @@ def _views(views: Any, x: Tensor | None, settings: Settings) -> Views:
             )
         views = default_view(Dataset(x, None, "data"))
     return read_views(views, x, n_views=settings.n_views, most=settings.n_samples, seed=settings.seed)
+
+
+def _labels_of(seen: Views, y: Tensor | None) -> Tensor | None:
+    """The labels of the samples whose views these are; None of views of samples that are not those of data."""
+    if seen.samples is None:
+        return seen.labels
+    return y if y is None or seen.rows is None else y[seen.rows.cpu()]
 
 
 def _labelled(x: Tensor, y: Tensor, test: Any, settings: Settings) -> Labelled:

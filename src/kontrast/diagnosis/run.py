@@ -13,6 +13,7 @@ from torch import nn
 
 from kontrast.checks import require_whole
 from kontrast.diagnosis import buys, collapse, labels_needed, laziness, pca_of_start, views_and_loss, widths
+from kontrast.diagnosis.blame import OF_THE_LOSS
 from kontrast.diagnosis.embeddings import TWINS, Sources
 from kontrast.diagnosis.inputs import Select
 from kontrast.diagnosis.quantities import BOUNDS
@@ -80,7 +81,9 @@ def diagnose(
     sweep = _checked_sweep(width_sweep, given.build)
     subject, notes = read(given, chosen)
     with progress_bar("diagnosing", progress) as advance:
-        found, missing = _measured(subject, _Counter(advance), sweep, given)
+        counter = _Counter(advance)
+        found, missing = _measured(subject, counter, sweep, given)
+        counter.finish()
     found.attrs |= {
         "format": FORMAT,
         "kind": "diagnosis",
@@ -112,7 +115,7 @@ def _name_of(net: nn.Module | Build) -> str:
 
 
 def _checked_sweep(given: Sequence[int], build: Build | None) -> list[int]:
-    swept = [require_whole("each width of width_sweep", width) for width in given]
+    swept = sorted({require_whole("each width of width_sweep", width) for width in given})
     if swept and (build is None or not takes_width(build)):
         raise InputError("width_sweep needs a function build(width, generator) in place of the module")
     return swept
@@ -132,6 +135,11 @@ class _Counter:
         """Count one more part."""
         self._done += 1
         self._advance(self._done, max(self._done, self._all))
+
+    def finish(self) -> None:
+        """Nothing more comes: not every part that was announced is in every diagnosis."""
+        if self._done < self._all:
+            self._advance(self._all, self._all)
 
 
 def _measured(subject: Subject, count: _Counter, sweep: list[int], given: Given) -> tuple[xr.Dataset, dict[str, str]]:
@@ -153,7 +161,10 @@ def _measured(subject: Subject, count: _Counter, sweep: list[int], given: Given)
     found = [part for part, _ in parts]
     missing = {name: reason for _, why in parts for name, reason in why.items()}
     if sweep:
-        found.append(widths.measure(subject, _of_width(subject, given), sweep, given.select, count))
+        try:
+            found.append(widths.measure(subject, _of_width(subject, given), sweep, given.select, count))
+        except OF_THE_LOSS as error:  # of the loss or the builder at another width: the rest stands
+            missing["width_drift"] = " ".join(str(error).split())
     attributes = {key: value for part in found for key, value in part.attrs.items()}
     whole = xr.merge(found, join="exact", compat="override", combine_attrs="override")
     return whole.assign_coords(bound=list(BOUNDS)).assign_attrs(attributes), missing

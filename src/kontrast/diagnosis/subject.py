@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kontrast.diagnosis.inputs import Encoder, State, Views
 from kontrast.diagnosis.settings import Settings
@@ -82,7 +83,11 @@ class Subject:
         return torch.Generator().manual_seed((self.settings.seed * 1000003 + stream) % 2**63)
 
     def value_of_loss(self, a: Tensor, b: Tensor) -> Tensor:
-        """The loss of two views as a scalar tensor."""
-        value = self.loss(a, b)
+        """The loss of two views as a scalar tensor; of several numbers, their mean.
+
+        A module is copied before every call, so that a queue or running mean in it stays as it is.
+        """
+        loss = copy.deepcopy(self.loss) if isinstance(self.loss, nn.Module) else self.loss
+        value = loss(a, b)
         total = getattr(value, "total", value)
-        return total if isinstance(total, Tensor) else torch.as_tensor(total)
+        return (total if isinstance(total, Tensor) else torch.as_tensor(total, dtype=a.dtype)).mean()

@@ -96,9 +96,9 @@ def needed(result: xr.Dataset, drift: float = DRIFT) -> WidthNeeded | None:
         return refused(None, f"a law needs three widths or more, got {len(widths)}")
     x, y = np.log(np.repeat(widths, table.shape[1])), np.log(table.ravel())
     law = fit_power_law(np.exp(x), np.exp(y))
-    explained = 1 - float(((y - np.log(law.prefactor) - law.exponent * x) ** 2).sum() / ((y - y.mean()) ** 2).sum())
-    if law.high >= 0:
+    if law.high >= 0 or np.ptp(y) < 1e-9:
         return refused(law, f"the drift does not surely fall with the width (exponent {law})")
+    explained = 1 - float(((y - np.log(law.prefactor) - law.exponent * x) ** 2).sum() / ((y - y.mean()) ** 2).sum())
     if explained < LEAST_FIT:
         return refused(law, f"a power law explains only {explained:.0%} of how the drift changes with the width")
     mean, low, high = _solved(x, y, math.log(drift))
