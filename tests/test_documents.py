@@ -82,12 +82,9 @@ def test_the_examples_of_diagnose_run_as_they_stand(programs: Programs) -> None:
     with pytest.warns(CollapseWarning, match="complete collapse of 'embedding' at step 50: "):
         digits, equal_rows, width, monitor, accumulators = programs.shown_by("docs/diagnose.md")
     assert digits.startswith("training learns features; no collapse; training buys nothing over spectral: ")
-    assert (
-        float(re.findall(r"centered_rank: (\S+)", equal_rows)[0])
-        > 200
-        > 2
-        > float(re.findall(r"rankme: (\S+)", equal_rows)[0])
-    )
+    ranks = dict(line.split(": ") for line in equal_rows.splitlines())
+    assert float(ranks["rankme"]) < 1.5
+    assert float(ranks["centered_rank"]) > 200
     assert width.startswith("a kernel drift below 0.1 takes a width of ")
     assert monitor.startswith("Monitor of Sequential: step 200, 5 records in my-run; ")
     assert abs(float(accumulators.split()[0])) < 1e-9
@@ -95,16 +92,15 @@ def test_the_examples_of_diagnose_run_as_they_stand(programs: Programs) -> None:
 
 @pytest.mark.slow
 def test_diagnose_simclr(programs: Programs) -> None:
-    """A healthy run and one of each kind of break, so small that only what was broken can be told."""
-    words = ("healthy", "hot", "no-augmentation", "lr-0", "no-stop-gradient")
+    """A healthy run and three breaks, which few steps show; the notebook has a collapse."""
+    words = ("healthy", "hot", "no-augmentation", "lr-0")
     said = programs.run(ROOT / "examples/diagnose_simclr.py", *words, "--size", 400, "--epochs", 4)
-    healthy, hot, no_augmentation, lr_0, no_stop_gradient = re.findall(r"^.*; training .*$", said, flags=re.M)
+    healthy, hot, no_augmentation, lr_0 = re.findall(r"^.*; training .*$", said, flags=re.M)
     assert "no collapse" in healthy
     assert "to blame" not in healthy
     assert "to blame: temperature" in hot
     assert "to blame: augmentation" in no_augmentation
     assert lr_0.startswith("undertrained; no collapse")
-    assert no_stop_gradient.startswith("complete collapse")
     assert (programs.folder / "simclr-runs/hot/epoch_4.pt").is_file()
 
 
@@ -115,7 +111,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shown = shown_by_notebook(ROOT / "examples/diagnose_simclr.ipynb")
     summary, *figures = (it for it in shown if hasattr(it, "_repr_html_"))
-    assert "<svg" in summary._repr_html_()
+    assert "Training learns features; no collapse" in summary._repr_html_()
     assert [type(it).__name__ for it in figures] == ["Figure", "Figure"]
     printed = capsys.readouterr().out
     assert "hot: " in printed
@@ -141,15 +137,16 @@ def shown_by_notebook(path: Path) -> list[Any]:
 
 def test_the_page_of_the_diagnosis_states_its_rules_and_conventions() -> None:
     page = (ROOT / "docs/diagnose.md").read_text()
-    rules, names = (
-        re.findall(r"^\| (`?[\w ]+`?) \| (.*?) \|(?: .*\|)?$", page[page.index(first) : page.index(end)], flags=re.M)[
-            1:
-        ]
-        for first, end in (("| regime | rule |", '"(not sure)"'), ("| name | | centred |", "σ are singular values"))
-    )
+
+    def rows_between(first: str, end: str) -> list[tuple[str, str]]:
+        """The first two cells of the rows of a table, without its heading."""
+        _, *rows = re.findall(r"^\| (`?[\w ]+`?) \| (.*?) ?\|", page[page.index(first) : page.index(end)], flags=re.M)
+        return rows
+
+    rules = rows_between("| regime | rule |", '"(not sure)"')
     assert rules == [(rule.regime.word, rule.reason(Limits())) for rule in RULES_OF_A_DIAGNOSIS]
     metrics = [(f"`{it.name}`", it.words) for it in SPECTRAL_METRICS.values()]
-    assert names == [*metrics, ("`lidar`", LIDAR_WORDS)]
+    assert rows_between("| name | | centred |", "σ are singular values") == [*metrics, ("`lidar`", LIDAR_WORDS)]
 
 
 def test_the_diagnosis_page_names_options_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""A whole diagnosis of hard models, samples and losses: what cannot be had is missing with a reason, the rest stands."""
+"""A diagnosis of hard models, samples and losses: what cannot be had is missing with a reason, the rest stands."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from tests.cases import randn
 from tests.diagnosis.subjects import drawn, mlp, moved, normed, squared_distance, state_of, subject_of
 from tests.reference import diagnosis as slow
 
-
 VIEWS = randn(24, 6, seed=2)
 
 

@@ -14,7 +14,7 @@ from kontrast.diagnosis import collapse
 from kontrast.diagnosis.reading import Given, class_numbers, read
 from kontrast.diagnosis.settings import Settings
 from kontrast.errors import InputError, KontrastError
-from tests.cases import generator, randn
+from tests.cases import randn
 from tests.diagnosis.subjects import drawn, mlp, moved, normed, quick, state_of, subject_of
 
 X = randn(24, 6, seed=1)

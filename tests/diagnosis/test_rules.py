@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
-from hypothesis.strategies import floats, one_of, just
+from hypothesis.strategies import floats, just, one_of
 
 from kontrast.diagnosis.rules import RULES, Numbers, Regime, collapse_in, pays, regime_of, worst_collapse
 from kontrast.diagnosis.settings import Limits
@@ -99,7 +99,7 @@ def test_limits_move_the_words() -> None:
 def looked_at(**layers: tuple[list[float], list[float], list[float]]) -> xr.Dataset:
     """A result of 100 samples: spread, centred rank and participation ratio by layer of 32, at start and end."""
     names = ("spread", "centered_rank", "participation_ratio")
-    table = np.array([numbers for numbers in layers.values()], dtype=float)  # (layer, number, checkpoint)
+    table = np.array(list(layers.values()), dtype=float)  # (layer, number, checkpoint)
     found = {
         name: (
             ("checkpoint", "layer", "bound"),

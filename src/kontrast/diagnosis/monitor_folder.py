@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from kontrast.errors import StoreError
+from kontrast.runs import write_atomic
 
 SPEC_FILE, RECORDS_FILE, START_FILE, KIND = "spec.json", "records.jsonl", "start.npz", "monitor"
 Record = dict[str, Any]
@@ -76,7 +77,7 @@ class MonitorFolder:
         content = json.dumps({"sha256": _digest(spec), "spec": spec}, indent=2, sort_keys=True)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
+            write_atomic(self.folder / SPEC_FILE, content.encode() + b"\n")
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
 
@@ -149,7 +150,7 @@ class MonitorFolder:
         arrays: dict[str, Any] = {f"layer:{name}": z.float().cpu().numpy() for name, z in layers.items()}
         np.savez(content, **arrays)
         try:
-            _write_atomic(self.folder / START_FILE, content.getvalue())
+            write_atomic(self.folder / START_FILE, content.getvalue())
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
 
@@ -179,17 +180,6 @@ def _record_in(line: bytes) -> Record | None:
 def _ends_a_line(handle: io.BufferedRandom, size: int) -> bool:
     handle.seek(size - 1)
     return handle.read(1) == b"\n"
-
-
-def _write_atomic(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: temporary file, sync, rename, sync of the folder."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    partial.replace(path)
-    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:
