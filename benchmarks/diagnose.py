@@ -3,6 +3,7 @@
     python benchmarks/diagnose.py                       every case, 20 seeds each
     python benchmarks/diagnose.py "healthy|lazy"        the cases whose names match
     python benchmarks/diagnose.py --seeds 3 --json diagnose.json
+    python benchmarks/diagnose.py --resnet18            ten checkpoints of a ResNet-18: time and memory (--device cuda)
 
 The cases are those of the tests, `tests/diagnosis/planted.py`: small real trainings on scikit-learn's digits. A mistake
 is an answer that differs from what was planted; a false alarm is a collapse or a cause found in a healthy run.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -100,13 +102,52 @@ def requirements(found: list[Answer]) -> list[Requirement]:
     return [*needed, Requirement("seconds to train the slowest case, one core", slowest, 3, at_least=False)]
 
 
+def resnet18_case(device: str) -> dict[str, float]:
+    """Seconds and GiB of one diagnosis of a ResNet-18 with 128 outputs at ten checkpoints, on 256 images.
+
+    The checkpoints are a random walk: what they hold changes no cost. Images are CIFAR-10's below KONTRAST_DATA.
+    """
+    import networks
+    from inputs import pictures
+
+    import kontrast as kt
+
+    x, y = pictures(256)[0], torch.arange(256) % 10  # labels cost the same, whatever they say
+    net, generator = networks.resnet18(128), torch.Generator().manual_seed(0)
+    states = [{name: value.clone() for name, value in net.state_dict().items()}]
+    for _ in range(9):
+        states.append({name: stepped(name, value, generator) for name, value in states[-1].items()})
+    began = time.perf_counter()
+    kt.diagnose(
+        net, states, data=x, labels=y, views="crop+flip+brightness", loss="nt_xent", features="10", device=device,
+        progress=True,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = torch.cuda.max_memory_allocated() if device != "cpu" else resident
+    return {"seconds": seconds, "GiB": peak / 2**30}
+
+
+def stepped(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A weight after a small random step; statistics and counters stay."""
+    if "running" in name or not value.is_floating_point() or value.numel() < 2:
+        return value.clone()
+    return value + 0.02 * value.std() * torch.randn(value.shape, generator=generator)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="?", default="", help="a regular expression that names of cases match")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="a file for every answer")
+    parser.add_argument("--resnet18", action="store_true", help="time and memory of a ResNet-18 instead")
+    parser.add_argument("--device", default="cpu", help="of the ResNet-18")
     options = parser.parse_args()
+    if options.resnet18:
+        found_there = resnet18_case(options.device)
+        print(f"{found_there['seconds']:.0f} s, {found_there['GiB']:.1f} GiB")
+        return
     names = [name for name in PLANTED if re.search(options.names, name)]
     if not names:
         parser.error(f"no case matches {options.names!r}; there are {', '.join(PLANTED)}")

@@ -113,7 +113,7 @@ class LabelsNeeded:
 
     def _count(self, name: str) -> str:
         found = self.needed[name][LEVEL]
-        return f"more labels than can be told ({self.why[name][LEVEL]})" if found is None else f"{found} labels"
+        return "more labels than can be told" if found is None else f"{found} labels"
 
 
 def labels_in(result: xr.Dataset) -> LabelsNeeded | None:

@@ -33,7 +33,7 @@ CONTROL_MOVE = 0.005  # of the embedding's size, by which a step of the control 
 NORMAL = 1.96  # deviations of a 95 % interval
 CARRIED_ON = 0.25  # of the path from the start, on which the loss is followed beyond the end
 FINITE_STEP = 1e-2  # of running statistics, for derivatives by differences
-STATISTICS_STEP = 1e-3  # of the size of all parameters, likewise
+STATISTICS_STEP = 1e-4  # of the size of all parameters, likewise
 ROWS = 64  # that a derivative sees at once
 RIDGES = np.geomspace(1e-6, 1.0, 13)  # of the first kernel's largest eigenvalue
 N_PAIRS = 32  # samples whose two views the control and the fixed kernel are trained on
@@ -326,10 +326,10 @@ class _Ground:
         return float(self._loss_of(self.subject.encoder.parameters(moved), self.subject.encoder.buffers(moved)))
 
     def _beside(self, state: State, direction: State, length: float) -> State:
-        """The state moved along a direction, with the running statistics that it has there on some of the samples."""
+        """The state moved along a direction, with the running statistics that it has there."""
         here = self.subject.encoder.parameters(state)
         moved = {**state, **{name: p + length * direction[name] for name, p in here.items()}}
-        return self.subject.restated(moved, self.pairs)
+        return self.subject.restated(moved)
 
     def _fixed_kernel(self, path: Sequence[State]) -> Estimate:
         r"""The best $-\sum_k c_k K_0\,\partial L/\partial f(\theta_k)$, c ≥ 0, beside the change of the outputs."""
@@ -407,7 +407,7 @@ class _Ground:
         if not all(bool(torch.isfinite(p).all()) for p in here.values()):
             self.why["control"] = "the loss's gradient at the start is zero or not finite"
             return None
-        return self.subject.restated({**state, **here}, self.subject.x)
+        return self.subject.restated({**state, **here})
 
 
 def _without(kernels: list[Tensor], g: int) -> Tensor:

@@ -79,7 +79,8 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
     clean = encoder.prepared(clean).contiguous()
     seen = replace(seen, views=encoder.prepared(seen.views).contiguous())
     held = [state for _, state in states]
-    restated = with_statistics(encoder, held, settings.statistics, clean[:COUNTED_ON])
+    counted = clean[:COUNTED_ON]
+    restated = with_statistics(encoder, held, settings.statistics, counted)
     subject = Subject(
         encoder,
         tuple((label, state) for (label, _), state in zip(states, restated, strict=True)),
@@ -91,10 +92,10 @@ def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
         loss,
         is_own,
         words,
-        lambda state, x: (
-            recalibrated(encoder, state, x)
+        lambda state: (
+            recalibrated(encoder, state, counted)
             if settings.statistics == "data"
-            else with_statistics(encoder, [held[0], state], settings.statistics, x)[1]
+            else with_statistics(encoder, [held[0], state], settings.statistics, counted)[1]
         ),
         settings,
     )

@@ -149,7 +149,7 @@ def _checkpoints(d: Diagnosis) -> Iterator[str]:
     if d.choice.best is not None:
         told += (
             f": linear probe {100 * chosen.accuracy:.1f} %, {100 * chosen.regret:.1f} points below the best, "
-            f"{d.choice.best}"
+            f"{d.choice.best}, on these {d.result.attrs['n_samples']} samples"
         )
     yield told
     if d.learned_dimensions:
@@ -191,8 +191,16 @@ def advice_of(d: Diagnosis) -> Iterator[str]:
         yield "give more labelled samples (labels=, test=), so that the intervals tell"
     elif d.hardest is not None and d.hardest.task not in ("linear", "knn"):
         yield "give labels of a few hundred samples (labels=): they decide whether training buys anything"
-    if d.choice is not None and d.choice.chosen.checkpoint != str(d.result.checkpoint.values[-1]):
+    if _is_ahead(d) and d.choice is not None:
         yield f"look at checkpoint {d.choice.chosen.checkpoint}, which is ahead of the last without labels"
+
+
+def _is_ahead(d: Diagnosis) -> bool:
+    """Whether an earlier checkpoint is worth a look: nothing has collapsed, and labels do not say otherwise."""
+    if d.choice is None or d.collapse != "none" or d.choice.chosen.checkpoint == str(d.result.checkpoint.values[-1]):
+        return False
+    last = next((it for it in d.choice.others if it.name == "last"), None)
+    return last is None or not d.choice.chosen.accuracy < last.accuracy
 
 
 def _instead(gain: Gain) -> str:

@@ -19,7 +19,7 @@ class Settings:
     """How a diagnosis is made.
 
     Attributes:
-        n_samples: samples that everything but probes is measured on, drawn at random where there are more.
+        n_samples: samples that everything but probes is measured on, at even distances where there are more.
         n_views: views of each sample, where views are drawn here.
         n_points: samples between which tangent kernels are computed.
         n_splits: splits of the labelled samples into those that train probes and those that test them.

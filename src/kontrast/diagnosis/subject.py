@@ -41,7 +41,7 @@ class Subject:
         loss: of two views.
         loss_given: whether the user gave it; else NT-Xent stands in.
         loss_words: its name.
-        restated: the same choice of running statistics for another state, counted on these samples where they are.
+        restated: the same choice of running statistics for another state.
         settings: how the diagnosis is made.
     """
 
@@ -55,7 +55,7 @@ class Subject:
     loss: Loss
     loss_given: bool
     loss_words: str
-    restated: Callable[[State, Tensor], State]
+    restated: Callable[[State], State]
     settings: Settings
 
     @property

@@ -47,7 +47,7 @@ class Fitted:
         said = []
         if self.extra:
             said.append(f"{len(self.extra)} entries outside the model were ignored ({some(self.extra)})")
-        if self.others:
+        if self.others and (self.at or self.prefix):  # names that fit as they stand leave no doubt
             said.append(f"the weights at {self.place} were taken; those at {some(self.others)} fit as well")
         return tuple(said)
 
