@@ -251,7 +251,7 @@ def lazy(seed: int) -> Case:
     ground = Ground.of(seed, n=256)
     module = kt.nets.MLP(64, 2000, 16, generator=ground.generator)
     end = descend(ground, module, loss := temperature(0.5), n_steps=100, rate=4.0, batch=256, plain=True)
-    return _case("lazy", ground, module, end, VIEWS, loss, {"regime": "kernel", "collapse": "none", "buys": False})
+    return _case("lazy", ground, module, end, VIEWS, loss, {"regime": "kernel", "collapse": "none"})
 
 
 def pca(seed: int) -> Case:

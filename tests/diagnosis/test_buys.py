@@ -84,6 +84,15 @@ def test_dichotomies_do_not_know_the_scale(seed: int, factor: float) -> None:
     assert 0 <= found <= 1
 
 
+def test_views_that_have_nothing_in_common_tell_nothing_of_each_other() -> None:
+    subject = subject_of(mlp(), state_of(mlp()), state_of(mlp()), n_splits=8)
+    dichotomies, agreement = buys._without_labels(subject, randn(40, 2, 30, seed=6), 8).mean(1)
+    assert dichotomies == pytest.approx(0.5, abs=0.03)  # tested on views that it did not learn from
+    assert agreement < 0.15
+    equal = randn(40, 1, 60, seed=6).expand(40, 2, 60)
+    assert buys._without_labels(subject, equal, 8).min() > 0.99
+
+
 def test_without_labels_the_tasks_are_dichotomies_and_agreement() -> None:
     module = mlp()
     d = quick(module, state_of(module), moved(module, 0.2), n_splits=3)

@@ -91,8 +91,8 @@ def test_the_explained_share_is_that_of_refits() -> None:
 def test_running_statistics_are_a_part_of_the_linearisation() -> None:
     module = normed()
     start, end = state_of(module), moved(module, 0.05)
-    end["1.running_mean"] = end["1.running_mean"] + 0.05 * randn(12, seed=3)
-    end["1.running_var"] = end["1.running_var"] * (1 + 0.05 * torch.rand(12, dtype=torch.float64))
+    end["1.running_mean"] = end["1.running_mean"] + 0.2 * randn(12, seed=3)
+    end["1.running_var"] = end["1.running_var"] * (1 + 0.2 * randn(12, seed=6).tanh())
     subject = subject_of(module, start, end, statistics="own")
     expected = slow.linearization_error(module, start, end, subject.x)
     found = measured(subject)[0]["end"]["linearization_error"]
@@ -288,3 +288,12 @@ def test_a_start_without_any_spread_is_left_far_behind() -> None:
     nothing = {name: 0 * value for name, value in state_of(module).items()}
     assert at_the_end(module, nothing, state_of(module))["movement"].value == math.inf
     assert at_the_end(module, nothing, nothing)["movement"].value == 0
+
+
+def test_a_loss_without_any_gradient_ends_nothing() -> None:
+    module = mlp()
+    subject = subject_of(module, state_of(module), moved(module, 0.5), loss=lambda a, b: (a * 0).sum() + 1)
+    found, why, _ = measured(subject)
+    assert math.isnan(found["end"]["fixed_kernel_error"].value)
+    assert "all zero" in why["fixed_kernel_error"]
+    assert found["end"]["linearization_error"].value > 0

@@ -126,7 +126,7 @@ def test_a_builder_makes_the_start_again() -> None:
     def build(generator: torch.Generator) -> nn.Module:
         return nn.Linear(6, 2).double()
 
-    one, same, other = (subject_of(build, None, state_of(nn.Linear(6, 2).double()), seed=seed) for seed in (3, 3, 4))
+    one, same, other = (subject_of(build, None, state_of(drawn(nn.Linear(6, 2))), seed=seed) for seed in (3, 3, 4))
     assert torch.equal(one.start["weight"], same.start["weight"])
     assert not torch.equal(one.start["weight"], other.start["weight"])
 

@@ -180,6 +180,7 @@ TRAINED = [0.80, 0.81, 0.79, 0.80]
         ({"start": [0.90, 0.90, 0.90, 0.90], "spectral": [0.70, 0.71, 0.69, 0.70]}, "no", "start"),
         ({"start": [0.60, 0.61, 0.60, 0.60], "spectral": [0.60, 0.95, 0.50, 0.80]}, "unsure", "spectral"),
         ({"start": [0.795, 0.805, 0.785, 0.795]}, "no", "start"),  # sure, but within the margin
+        ({"start": [0.60, 0.95, 0.50, 1.00], "spectral": [0.60] * 4}, "unsure", "start"),  # level, but who knows
         ({"start": [0.60, 0.60, 0.60, 0.60], "raw_input": [0.99, 0.99, 0.99, 0.99]}, "yes", "start"),
         ({"start": [0.60, 0.60, 0.60, 0.60], "spectral": [NONE] * 4}, "yes", "start"),
         ({}, "unsure", None),

@@ -17,7 +17,7 @@ from kontrast.diagnosis.metrics import alignment, effective_negatives, neighbor_
 from kontrast.diagnosis.quantities import BOUNDS
 from kontrast.losses import LossModule, nt_xent
 from tests.cases import randn
-from tests.diagnosis.subjects import mlp, moved, quick, squared_distance, state_of, subject_of
+from tests.diagnosis.subjects import drawn, mlp, moved, quick, squared_distance, state_of, subject_of
 
 pytestmark = pytest.mark.usefixtures("few_features")
 
@@ -128,7 +128,7 @@ def test_nothing_is_to_blame_in_a_result_without_numbers() -> None:
 
 def test_parts_of_a_view_are_read_back_as_they_were_measured() -> None:
     x = torch.rand(80, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)).double()
+    module = drawn(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)))
     d = quick(module, state_of(module), moved(module, 0.3), data=x, views="affine+noise:0.1", n_samples=80)
     parts = views_and_loss.augmentations_in(d.result)
     assert [it.name for it in parts] == [str(name) for name in d.result.part.values]

@@ -107,8 +107,8 @@ class LabelsNeeded:
         now = ", ".join(f"{name} {self.errors[name][at]}" for name in REPRESENTATIONS)
         takes = ", ".join(f"{name} {self._count(name)}" for name in REPRESENTATIONS)
         yield (
-            f"leave-one-out error with the {self.n_labelled} labels there are: {now}; an error of {LEVEL:g} takes "
-            f"{takes}"
+            f"leave-one-out squared error with the {self.n_labelled} labels there are: {now}; an error of {LEVEL:g} "
+            f"takes {takes}"
         )
 
     def _count(self, name: str) -> str:

@@ -346,6 +346,9 @@ class _Ground:
             return MISSING
         A = torch.stack([-column.flatten().double() for column in columns], dim=1).cpu().numpy()
         lengths = np.linalg.norm(A, axis=0)
+        if not (lengths > 0).any():  # scipy's nnls ends the process where there are no columns
+            self.why["fixed_kernel_error"] = "the loss's gradients are all zero"
+            return MISSING
         _, error = nnls(A[:, lengths > 0] / lengths[lengths > 0], change.flatten().double().cpu().numpy())
         return plain(error / float(size))
 

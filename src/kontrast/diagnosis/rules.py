@@ -156,7 +156,8 @@ def worst_collapse(result: xr.Dataset) -> tuple[Collapse, str]:
 def pays(result: xr.Dataset, limits: Limits) -> tuple[Pays, Gain | None]:
     """Whether training pays, and the comparison that decides: that with the twin that is hardest to beat.
 
-    With labels "yes" where every gain is surely above 0 and above the margin, "no" where one is at most the margin.
+    With labels "yes" where every gain is surely above 0 and above the margin, "no" where one is surely at most the
+    margin, "unsure" between: too few labels are no verdict.
     Without labels the tasks only tell whether training has lost to its start: "no" there, else "unsure".
     """
     task = main_task(result)
@@ -169,9 +170,9 @@ def pays(result: xr.Dataset, limits: Limits) -> tuple[Pays, Gain | None]:
             it.difference.high < 0 for name in result.task.values if (it := gains(result, str(name)).get("start"))
         )
         return ("no" if lost else "unsure"), found.get("start")
-    hardest = min(against, key=lambda it: it.difference.value)
-    if hardest.difference.value <= limits.margin:
-        return "no", hardest
-    if all(it.difference.low > 0 for it in against):
+    surest, hardest = (min(against, key=key) for key in (lambda it: it.difference.high, lambda it: it.difference.value))
+    if surest.difference.high <= limits.margin:
+        return "no", surest
+    if hardest.difference.value > limits.margin and all(it.difference.low > 0 for it in against):
         return "yes", hardest
     return "unsure", min(against, key=lambda it: it.difference.low)

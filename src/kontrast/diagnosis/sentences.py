@@ -57,7 +57,7 @@ def _pays(d: Diagnosis) -> str:
     if hardest.task not in ("linear", "knn"):
         lost = f"training has lost {task} to its start ({hardest.in_points()})"
         return lost if d.pays == "no" else "whether training buys anything only labels would decide"
-    over = [] if start is None or start is hardest else [f"{start.in_points()} over its start"]
+    over = [] if start is None or hardest.over.startswith("start") else [f"{start.in_points()} over its start"]
     gained = ", ".join([*over, f"{hardest.in_points()} over {hardest.over}"])
     told = {
         "yes": f"training pays: {gained} in {task}, the hardest to beat",
@@ -76,6 +76,7 @@ def reasons_of(d: Diagnosis) -> Iterator[str]:
     """The numbers that decided, each beside its own zero where it has one."""
     if not _is_monitor(d):
         yield f"{d.regime}: {d.decided.reason}"
+    yield from _loss(d)
     yield from _lazy(d)
     yield from _ranks(d)
     yield from _scores(d)
@@ -87,6 +88,13 @@ def reasons_of(d: Diagnosis) -> Iterator[str]:
         yield from d.labels.sentences
     if (width := d.width_for()) is not None:
         yield width.sentence
+
+
+def _loss(d: Diagnosis) -> Iterator[str]:
+    """Why the loss that was given tells nothing."""
+    why = next((reason for name, reason in d.missing.items() if name.startswith("loss at")), None)
+    if why is not None and d.result.attrs.get("loss_given", 0):
+        yield f"of the loss that was given nothing is known: {why}"
 
 
 def _lazy(d: Diagnosis) -> Iterator[str]:

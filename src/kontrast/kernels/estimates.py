@@ -78,7 +78,10 @@ def empirical_ntk_trace_estimate(
 def empirical_ntk_along(
     module: nn.Module, x: Tensor, groups: Sequence[Tensor], **options: Unpack[NTKOptions]
 ) -> list[Tensor]:
-    r"""$\sum_k v_k^\top K(x, x')\,v_k$ over each group of directions $v_k$ in the space of outputs, (n, n) each.
+    r"""Estimates of the trace kernel from groups of directions $v_k$ in the space of outputs, (n, n) each.
+
+    Parameters that need a backward pass for each output enter by $\sum_k v_k^\top K(x, x')\,v_k$ over the group; the
+    last linear layers, which need none, with all outputs. So directions must have $E\sum_k v_k v_k^\top = I$.
 
     Args:
         module: any module with outputs (n, c).
