@@ -38,13 +38,14 @@ def report(
     if (folder / "diagnosis.nc").is_file():
         _refuse(given, THRESHOLDS, f"for studies alone, and {folder} holds a diagnosis")
         report_diagnosis(folder, limits_of(given), as_json=as_json)
+    thresholds = thresholds_of(given)
     store = Store(folder, command="study|verify")
     spec = store.spec()
     if spec.get("kind") == "monitor":
         raise InputError(f"{folder} holds the records of a Monitor; make its page by kontrast diagnose {folder}")
     _refuse(given, LIMITS, f"for diagnoses alone, and {folder} holds none")
     if spec.get("kind") != "claims":
-        report_study(folder, consolidate(StudySpec.from_dict(spec), store), thresholds_of(given), as_json=as_json)
+        report_study(folder, consolidate(StudySpec.from_dict(spec), store), thresholds, as_json=as_json)
         return
     _refuse(given, THRESHOLDS, f"for studies alone, and {folder} holds claims")
     report_claims(folder, spec, as_json=as_json)
