@@ -62,7 +62,7 @@ class Given:
 
 def read(given: Given, settings: Settings) -> tuple[Subject, list[str]]:
     """The subject of a diagnosis, and what was done to have it, in sentences."""
-    loss, words, is_own = _loss(given.loss)
+    loss, words, is_own = _loss(given.loss, settings.temperature)
     x, y = _samples(given.data, given.labels)
     seen = _views(given.views, x, settings)
     clean = seen.samples if seen.samples is not None else seen.views[:, 0]
@@ -248,13 +248,13 @@ def _is_live(start: Any, net: Any) -> bool:
     return any(isinstance(value, Tensor) and value.numel() and value.data_ptr() in held for value in start.values())
 
 
-def _loss(loss: Loss | str | None) -> tuple[Loss, str, bool]:
+def _loss(loss: Loss | str | None, temperature: float | None) -> tuple[Loss, str, bool]:
     """The loss of two views, its words, and whether it was given."""
     if loss is None:
         stand_in = LossModule(nt_xent, temperature=STAND_IN_TEMPERATURE)
         return stand_in, f"NT-Xent at temperature {STAND_IN_TEMPERATURE:g}", False
     if isinstance(loss, str):
-        named = view_loss_from(loss)
+        named = view_loss_from(loss, temperature=temperature)
         return named, named.words, True
     if not callable(loss):
         raise InputError(f"loss must be a function of two views, or a name such as 'nt_xent', got {in_words(loss)}")

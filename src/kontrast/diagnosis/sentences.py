@@ -42,6 +42,8 @@ def verdict_of(d: Diagnosis) -> str:
     if _is_monitor(d):
         seen = [str(label) for label in d.result.checkpoint.values]
         regime = f"seen from {seen[0]} to {seen[-1]}"
+    elif collapse == "complete" and d.decided.regime is Regime.LEARNING:
+        regime = "training moved features"  # what was learned is lost
     parts = [regime, COLLAPSES[collapse].format(layer=layer)]
     if collapse != "none":  # the gravest first
         parts.reverse()
