@@ -39,7 +39,7 @@ def loss(a, b):
 def view(x, generator):
     return x + 0.3 * torch.randn(x.shape, generator=generator)
 """
-QUICK = ("--samples", 24, "--points", 8, "--splits", 2, "--no-control")
+QUICK = ("--samples", 24, "--points", 8, "--splits", 8, "--no-control")
 
 
 @pytest.fixture(scope="module")

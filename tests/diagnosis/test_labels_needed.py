@@ -91,7 +91,7 @@ def test_what_is_easier_needs_fewer_labels() -> None:
 def test_sentences_say_errors_and_counts() -> None:
     needed = labels_in(measured(asked(*labelled(80, noise=0.2), end=START))[0])
     (sentence,) = needed.sentences
-    assert sentence.startswith("leave-one-out error with the 80 labels there are: trained ")
+    assert sentence.startswith("leave-one-out squared error with the 80 labels there are: trained ")
     count = needed.needed["trained"][LEVEL]
     expected = f"{count} labels" if count is not None else "more labels than can be told"
     assert f"takes trained {expected}" in sentence

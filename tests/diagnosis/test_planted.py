@@ -7,7 +7,7 @@ import pytest
 from kontrast.diagnosis import embeddings
 from tests.diagnosis.planted import HEALTHY, PLANTED, diagnosed, mistakes, told
 
-SMALL = {"n_samples": 128, "n_points": 16, "n_splits": 4, "control": False}
+SMALL = {"n_samples": 128, "n_points": 16, "n_splits": 10, "control": False}
 QUICK = (
     "lazy",
     "pca",

@@ -104,7 +104,7 @@ def test_print_says_the_verdict_its_reasons_and_what_to_try(made: list[Diagnosis
         assert d.verdict.count(".") < 8
     assert "(lazy control " in str(made[0])
     assert "the best checkpoint without labels is " in str(made[0])
-    assert "leave-one-out error with the 48 labels there are" in str(made[0])
+    assert "leave-one-out squared error with the 48 labels there are" in str(made[0])
 
 
 def test_the_table_has_every_convention_side_by_side(made: list[Diagnosis]) -> None:
