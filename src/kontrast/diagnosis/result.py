@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +23,6 @@ from kontrast.diagnosis.rules import Decided, Numbers, Pays, pays, regime_of, wo
 from kontrast.diagnosis.sentences import advice_of, reasons_of, verdict_of
 from kontrast.diagnosis.settings import Limits
 from kontrast.diagnosis.tables import Row, rows_of, table_text
-
-EXIT_CODES: Mapping[str, int] = {"healthy": 0, "collapsed": 3, "training buys nothing": 4}
 
 
 @dataclass(frozen=True, eq=False)
